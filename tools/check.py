@@ -35,7 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, ...]]] = {
     "news": (PYTHON, "-m", "towncrier", "build", "--draft", "--version", "next"),
     "imports": (str(BIN / "lint-imports"), "--no-cache"),
     "mypy": (PYTHON, "-m", "mypy"),
-    "pyright": (PYTHON, "-m", "pyright"),
+    "pyright": (PYTHON, "-m", "pyright", "--pythonpath", PYTHON),
     "wheel": (),
     "tests": (PYTHON, "-m", "pytest"),
 }

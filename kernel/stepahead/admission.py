@@ -1,0 +1,115 @@
+"""Arrivals: who may enter the waiting line, and the one sentence for who may not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from stepahead.commands import AdmitRequest, RefusalReason, RefuseRequest
+from stepahead.config import WaitingOrder
+from stepahead.errors import HostContractError
+from stepahead.events import RequestArrived
+from stepahead.requests import Stay
+from stepahead.state import NO_SEATS, State
+
+_PRIORITY_LIMIT: Final = 1 << 20
+_ARRIVALS: Final = 1 << 40
+
+
+def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
+    """Admit the request to the waiting line, or say why not. What is refused leaves no trace.
+
+    Raises:
+        HostContractError: the request arrived later than it is reported.
+    """
+    if event.arrived_at > event.at:
+        raise HostContractError(
+            f"request {event.request_id} arrived at {event.arrived_at}, after it was reported at "
+            f"{event.at}; report arrived_at <= at"
+        )
+    refusal = _refusal(state, event)
+    if refusal is not None:
+        state.counters.refused += 1
+        reason, detail = refusal
+        return RefuseRequest(request_id=event.request_id, reason=reason, detail=detail)
+    config = state.config
+    handle = state.next_handle
+    state.next_handle += 1
+    by_priority = config.order is WaitingOrder.PRIORITY
+    keys = event.block_keys if config.prefix_caching and event.block_keys is not None else NO_SEATS
+    stay = Stay(
+        request_id=event.request_id,
+        handle=handle,
+        rank=(event.priority * _ARRIVALS if by_priority else 0) + handle,
+        prompt=event.prompt_length,
+        final=_final_length(state, event),
+        floor=event.prompt_length + event.min_tokens,
+        eos=-1 if event.ignore_eos or config.eos_token_id is None else config.eos_token_id,
+        stops=frozenset(event.stop_token_ids),
+        keys=keys,
+    )
+    if len(keys):
+        state.pool.learn_keys(int(keys.max()))
+    state.live[handle] = stay
+    state.stop_sets += bool(stay.stops)
+    state.newest[event.request_id] = handle
+    state.waiting.add(stay)
+    if state.waiting.head() is stay:
+        state.steady = None
+    state.counters.admitted += 1
+    return AdmitRequest(request_id=event.request_id, handle=handle)
+
+
+def _final_length(state: State, event: RequestArrived) -> int:
+    return min(event.prompt_length + event.max_tokens, state.config.max_model_len)
+
+
+def _refusal(state: State, event: RequestArrived) -> tuple[RefusalReason, str] | None:
+    config = state.config
+    if event.prompt_length < 1:
+        return RefusalReason.EMPTY_PROMPT, "the prompt has no token; send at least one"
+    if problem := _bad_parameter(state, event):
+        return RefusalReason.BAD_PARAMETERS, problem
+    if state.device_failed:
+        return RefusalReason.DEVICE_FAILED, "the device has failed; restart the server"
+    if event.request_id in state.newest:
+        detail = f"request id {event.request_id} is live; wait for its end or use another id"
+        return RefusalReason.DUPLICATE_ID, detail
+    if event.prompt_length >= config.max_model_len:
+        detail = (
+            f"the prompt has {event.prompt_length} tokens, max_model_len={config.max_model_len} "
+            f"leaves room for {config.max_model_len - 1}; shorten it or raise max_model_len"
+        )
+        return RefusalReason.PROMPT_TOO_LONG, detail
+    blocks = -(-(_final_length(state, event) - 1) // config.block_size)
+    if blocks > config.num_blocks:
+        detail = (
+            f"prompt and output need {blocks} KV blocks, num_blocks={config.num_blocks}; lower "
+            "max_tokens, shorten the prompt or raise num_blocks"
+        )
+        return RefusalReason.NEVER_FITS, detail
+    if len(state.waiting) >= config.max_waiting:
+        detail = f"{len(state.waiting)} requests wait, max_waiting={config.max_waiting}; try later"
+        return RefusalReason.QUEUE_FULL, detail
+    return None
+
+
+def _bad_parameter(state: State, event: RequestArrived) -> str | None:
+    if event.max_tokens < 1:
+        return f"max_tokens={event.max_tokens}; give at least 1"
+    if not 0 <= event.min_tokens <= event.max_tokens:
+        return f"min_tokens={event.min_tokens}; give 0 to max_tokens={event.max_tokens}"
+    if abs(event.priority) > _PRIORITY_LIMIT:
+        return f"priority={event.priority}; give -{_PRIORITY_LIMIT} to {_PRIORITY_LIMIT}"
+    if any(token < 0 for token in event.stop_token_ids):
+        return f"stop_token_ids={event.stop_token_ids}; give token ids >= 0"
+    keys = event.block_keys
+    if keys is None or not len(keys):
+        return None
+    full = event.prompt_length // state.config.block_size
+    if keys.ndim != 1 or len(keys) > full or not np.issubdtype(keys.dtype, np.integer):
+        return (
+            f"block_keys has shape {keys.shape}; give at most {full} integers, one per full block"
+        )
+    return "block_keys holds a negative key; give integers >= 0" if keys.min() < 0 else None

@@ -1,0 +1,62 @@
+"""A batch: its rows, fixed when they are selected, and what undoes the selection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.blocks import Receipt
+from stepahead.commands import FinishReason
+from stepahead.tables import BATCH, BatchState, BatchTrigger
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """What the NPU executes once. Row arrays have shape ``(rows,)`` and are never written.
+
+    ``ends`` is the first position after each row. ``live`` is replaced, not written, when a
+    request ends; ``dead`` remembers why. ``grant`` are the blocks popped for the batch, of the rows
+    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it.
+    """
+
+    batch_id: int
+    seats: NDArray[np.int64]
+    handles: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    samples: NDArray[np.bool_]
+    decode: bool
+    live: NDArray[np.bool_]
+    grant: Receipt
+    grant_rows: NDArray[np.int64]
+    hits: dict[int, Receipt]
+    state: BatchState = BatchState.QUEUED
+    dead: dict[int, FinishReason] = field(default_factory=dict)
+
+    def move(self, trigger: BatchTrigger) -> None:
+        """Follow the table.
+
+        Raises:
+            IllegalTransition: the batch is in no state that accepts the trigger.
+        """
+        self.state = BATCH.next_state(str(self.batch_id), self.state, trigger)
+
+    def row_of(self, seat: int) -> int | None:
+        """Return the row of the request in ``seat``, or None. A live request has at most one."""
+        rows = np.flatnonzero(self.seats == seat)
+        return int(rows[0]) if len(rows) else None
+
+    def lose(self, row: int, reason: FinishReason) -> None:
+        """The row's request has ended: its output will be ignored."""
+        live = self.live.copy()
+        live[row] = False
+        self.live = live
+        self.dead[row] = reason
+
+    def copy(self) -> Batch:
+        """Return an independent copy; the arrays are never written."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return Batch(**{**fields, "dead": dict(self.dead), "hits": dict(self.hits)})

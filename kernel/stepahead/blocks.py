@@ -1,0 +1,284 @@
+"""The KV block pool: who holds a block, what it contains, and when it may be written again.
+
+A block's place is derived, the first that applies: **held** (references > 0), **pending** (its
+fence has not passed: a batch that is not back yet may touch it), **cached** (it has a key, the
+identity of its content), **free**. Free and cached blocks share one queue, oldest release first:
+what is popped from the front is reused, and forgets its key. A prompt's blocks are released deepest
+first, so of an unused prefix the leaves go before what they hang from.
+
+The pool knows nothing of requests; it hands out and takes back block numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.errors import KernelBug
+
+Blocks: TypeAlias = NDArray[np.int64]
+
+_HOLE: Final = -1
+NO_KEY: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Blocks taken out of the queue, with what it needs to put them back without a trace.
+
+    ``queued_at`` is where they stood (`_HOLE`: they were not queued), valid while the queue keeps
+    its ``layout``; ``forgotten`` are the keys that granted blocks lost (empty for a hit).
+    """
+
+    blocks: Blocks
+    queued_at: Blocks
+    layout: int
+    forgotten: Blocks
+
+    def subset(self, mask: NDArray[np.bool_]) -> Receipt:
+        """Return the receipt of some of the granted blocks."""
+        if mask.all():
+            return self
+        return Receipt(self.blocks[mask], self.queued_at[mask], self.layout, self.forgotten[mask])
+
+
+_NOTHING: Final = np.empty(0, dtype=np.int64)
+
+
+class BlockPool:
+    """Reference counts, keys, fences and the one queue; all arrays have shape ``(num_blocks,)``."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self.references = np.zeros(num_blocks, dtype=np.int64)
+        self.key = np.full(num_blocks, NO_KEY, dtype=np.int64)
+        self.fence = np.zeros(num_blocks, dtype=np.int64)
+        self.block_of = np.full(16, -1, dtype=np.int64)
+        # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
+        # appended, an undone grant goes back to the front.
+        self._queue = np.empty(3 * num_blocks + 1, dtype=np.int64)
+        self._queue[num_blocks : 2 * num_blocks] = np.arange(num_blocks)
+        self._position = np.arange(num_blocks, 2 * num_blocks, dtype=np.int64)
+        self._head = num_blocks
+        self._tail = 2 * num_blocks
+        self._layout = 0
+        self.available = num_blocks
+        self.pending: list[Blocks] = []
+        self.pending_count = 0
+        self.passed = 0
+        self.releases = 0
+
+    # -- allocation ---------------------------------------------------------------------------
+
+    def peek(self, count: int) -> Blocks:
+        """Return the next ``count`` blocks that `take` would hand out, without taking them."""
+        head = self._head
+        if self._tail - head == self.available:
+            return self._queue[head : head + count].copy()
+        queued = self._queue[head : self._tail]
+        return queued[queued != _HOLE][:count]
+
+    def take(self, count: int) -> Receipt:
+        """Pop ``count`` blocks for one holder each; they forget what they contained.
+
+        Raises:
+            KernelBug: fewer than ``count`` blocks are available; the planner checks before.
+        """
+        if count > self.available:
+            raise KernelBug(f"{count} blocks taken, {self.available} available")
+        blocks = self.peek(count)
+        queued_at = self._position[blocks]
+        if count:
+            self._head = int(queued_at[-1]) + 1
+            self._leave_queue(blocks, queued_at)
+            self.references[blocks] = 1
+        forgotten = self.key[blocks]
+        keyed = forgotten >= 0
+        if keyed.any():
+            self.block_of[forgotten[keyed]] = -1
+            self.key[blocks] = NO_KEY
+        return Receipt(blocks, queued_at, self._layout, forgotten)
+
+    def give_back(self, receipt: Receipt) -> None:
+        """Undo a `take` whose blocks nobody wrote: back to where they stood, keys restored."""
+        blocks = receipt.blocks
+        if not len(blocks):
+            return
+        self.references[blocks] = 0
+        if receipt.layout == self._layout:
+            self._return_home(blocks, receipt.queued_at)
+        else:
+            if self._head < len(blocks):
+                self._compact()
+            self._return_home(blocks, np.arange(self._head - len(blocks), self._head))
+        keyed = np.flatnonzero(receipt.forgotten >= 0)
+        keyed = keyed[self.block_of[receipt.forgotten[keyed]] < 0]
+        self.key[blocks[keyed]] = receipt.forgotten[keyed]
+        self.block_of[receipt.forgotten[keyed]] = blocks[keyed]
+        self.releases += 1
+
+    def release(self, blocks: Blocks, fence: int) -> int:
+        """Drop one reference of each block (distinct, shallowest first); return how many got none left.
+
+        Blocks without references wait until ``fence`` (a batch number; 0: nothing in flight) passes.
+        """
+        if not len(blocks):
+            return 0
+        self.references[blocks] -= 1
+        left = self.references[blocks]
+        if left.min() < 0:
+            raise KernelBug("a block was released more often than it was taken")
+        loose = blocks[left == 0][::-1]
+        if fence > self.passed:
+            self.fence[loose] = np.maximum(self.fence[loose], fence)
+        waits = self.fence[loose] > self.passed
+        if waits.any():
+            self.pending.append(loose[waits])
+            self.pending_count += int(waits.sum())
+            self._append(loose[~waits])
+        else:
+            self._append(loose)
+        self.releases += 1
+        return len(loose)
+
+    def pass_fence(self, passed: int) -> None:
+        """Every batch up to ``passed`` is back: blocks that waited for them may be used again."""
+        self.passed = passed
+        if not self.pending:
+            return
+        still: list[Blocks] = []
+        for blocks in self.pending:
+            loose = blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]
+            ready = self.fence[loose] <= passed
+            self._append(loose[ready])
+            self.pending_count -= int(ready.sum())
+            if not ready.all():
+                still.append(loose[~ready])
+        self.pending = still
+        self.releases += 1
+
+    # -- content ------------------------------------------------------------------------------
+
+    def learn_keys(self, key_max: int) -> None:
+        """Make room for keys up to ``key_max``."""
+        if key_max >= len(self.block_of):
+            grown = np.full(max(2 * len(self.block_of), key_max + 1), -1, dtype=np.int64)
+            grown[: len(self.block_of)] = self.block_of
+            self.block_of = grown
+
+    def match(self, keys: Blocks) -> Blocks:
+        """Return the blocks that hold the longest known prefix of ``keys``."""
+        blocks = self.block_of[keys]
+        unknown = blocks < 0
+        return blocks[: int(unknown.argmax())] if unknown.any() else blocks
+
+    def idle_among(self, blocks: Blocks) -> int:
+        """Count those of ``blocks`` that stand in the queue."""
+        return int((self._position[blocks] != _HOLE).sum())
+
+    def hit(self, blocks: Blocks) -> Receipt:
+        """Take matched blocks into use, shared with whoever holds them already."""
+        queued_at = self._position[blocks]
+        queued = queued_at != _HOLE
+        self._leave_queue(blocks[queued], queued_at[queued])
+        waiting = ~queued & (self.references[blocks] == 0)
+        self.pending_count -= int(waiting.sum())
+        self.references[blocks] += 1
+        return Receipt(blocks, queued_at, self._layout, _NOTHING)
+
+    def undo_hit(self, receipt: Receipt) -> None:
+        """Give matched blocks back as if they had not been touched."""
+        blocks = receipt.blocks
+        self.references[blocks] -= 1
+        loose = self.references[blocks] == 0
+        waits = loose & (self.fence[blocks] > self.passed)
+        if waits.any():
+            self.pending.append(blocks[waits])
+            self.pending_count += int(waits.sum())
+        home = loose & ~waits & (receipt.queued_at != _HOLE) & (receipt.layout == self._layout)
+        self._return_home(blocks[home], receipt.queued_at[home])
+        self._append(blocks[loose & ~waits & ~home][::-1])
+        self.releases += 1
+
+    def commit(self, blocks: Blocks, keys: Blocks) -> None:
+        """Give written blocks their content's identity; the newest block with a key keeps it."""
+        before = self.block_of[keys]
+        self.key[before[before >= 0]] = NO_KEY
+        self.block_of[keys] = blocks
+        self.key[blocks] = np.where(self.block_of[keys] == blocks, keys, NO_KEY)
+
+    def forget_all(self) -> bool:
+        """Drop every key, unless a keyed block is held or pending; return whether it was done."""
+        keyed = np.flatnonzero(self.key >= 0)
+        if (self._position[keyed] == _HOLE).any():
+            return False
+        self.block_of[self.key[keyed]] = -1
+        self.key[keyed] = NO_KEY
+        return True
+
+    # -- the queue ----------------------------------------------------------------------------
+
+    def queued(self) -> Blocks:
+        """Return the free and cached blocks in the order in which they will be reused."""
+        return self.peek(self.available)
+
+    def _leave_queue(self, blocks: Blocks, queued_at: Blocks) -> None:
+        self._queue[queued_at] = _HOLE
+        self._position[blocks] = _HOLE
+        self.available -= len(blocks)
+
+    def _return_home(self, blocks: Blocks, queued_at: Blocks) -> None:
+        if len(blocks):
+            self._queue[queued_at] = blocks
+            self._position[blocks] = queued_at
+            self._head = min(self._head, int(queued_at.min()))
+            self.available += len(blocks)
+
+    def _append(self, blocks: Blocks) -> None:
+        count = len(blocks)
+        if not count:
+            return
+        if self._tail + count > len(self._queue):
+            self._compact()
+        self._queue[self._tail : self._tail + count] = blocks
+        self._position[blocks] = np.arange(self._tail, self._tail + count)
+        self._tail += count
+        self.available += count
+
+    def _compact(self) -> None:
+        queued = self.queued()
+        self._head = self.num_blocks
+        self._tail = self._head + len(queued)
+        self._queue[self._head : self._tail] = queued
+        self._position[queued] = np.arange(self._head, self._tail)
+        self._layout += 1
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return a copy of everything, for `restore`."""
+        arrays = (self.references, self.key, self.fence, self.block_of, self._queue, self._position)
+        counts = (self._head, self._tail, self._layout, self.available, self.pending_count)
+        return (
+            tuple(array.copy() for array in arrays),
+            counts,
+            (self.passed, self.releases),
+            tuple(self.pending),
+        )
+
+    def restore(self, saved: tuple[object, ...]) -> None:
+        """Return to a `snapshot` of this pool."""
+        arrays, counts, marks, pending = saved
+        assert isinstance(arrays, tuple)
+        assert isinstance(counts, tuple)
+        assert isinstance(marks, tuple)
+        assert isinstance(pending, tuple)
+        self.references, self.key, self.fence, self.block_of, self._queue, self._position = (
+            array.copy() for array in arrays
+        )
+        self._head, self._tail, self._layout, self.available, self.pending_count = counts
+        self.passed, self.releases = marks
+        self.pending = list(pending)

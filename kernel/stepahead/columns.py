@@ -1,0 +1,98 @@
+"""Requests with a seat, as columns: one number per seat and fact.
+
+A seat is a request's place in the columns and the block table while it may have KV. It is reused
+only when every batch that may touch it is back, so a row number in flight never changes its owner.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: The facts kept per seat, in tokens unless named otherwise.
+COLUMNS: Final = (
+    "known",  # tokens whose value is known: prompt + sampled
+    "scheduled",  # KV positions given to rows
+    "settled",  # KV positions of batches that came back
+    "prompt",
+    "final",  # length at which the request ends at the latest
+    "floor",  # length below which EOS and stop tokens do not end it
+    "blocks",  # blocks in the seat's table
+    "committed",  # of them, how many have got their key
+    "eos",  # the token that ends it, or -1
+    "last_token",  # newest sampled token
+    "handle",
+    "epoch",
+    "rank",  # place in the running and waiting order
+    "state",  # number of the RequestState
+    "intent",  # number of the Intent
+)
+
+
+class Columns:
+    """The columns and block tables of ``seats`` seats; every column has shape ``(seats,)``.
+
+    ``table`` has shape ``(seats, blocks per request)``; ``tokens`` holds the sampled tokens, shape
+    ``(seats, width)``, and grows in width when a request with a longer output is seated.
+    """
+
+    known: NDArray[np.int64]
+    scheduled: NDArray[np.int64]
+    settled: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    final: NDArray[np.int64]
+    floor: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    committed: NDArray[np.int64]
+    eos: NDArray[np.int64]
+    last_token: NDArray[np.int64]
+    handle: NDArray[np.int64]
+    epoch: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    state: NDArray[np.int64]
+    intent: NDArray[np.int64]
+
+    def __init__(self, seats: int, blocks_per_request: int) -> None:
+        self.arena = np.zeros((len(COLUMNS), seats), dtype=np.int64)
+        self.table = np.zeros((seats, blocks_per_request), dtype=np.int64)
+        self.tokens = np.zeros((seats, 16), dtype=np.int64)
+        self.free_seats = list(range(seats - 1, -1, -1))
+        self._name_rows()
+
+    def _name_rows(self) -> None:
+        for name, row in zip(COLUMNS, self.arena, strict=True):
+            setattr(self, name, row)
+
+    def widen(self, outputs: int) -> None:
+        """Make room for ``outputs`` sampled tokens per seat."""
+        seats, width = self.tokens.shape
+        if outputs > width:
+            grown = np.zeros((seats, max(2 * width, outputs)), dtype=np.int64)
+            grown[:, :width] = self.tokens
+            self.tokens = grown
+
+    def held(self, seat: int) -> NDArray[np.int64]:
+        """Return the blocks of a seat, shallowest first."""
+        return self.table[seat, : self.blocks[seat]]
+
+    def sampled(self, seat: int) -> NDArray[np.int64]:
+        """Return a copy of the sampled tokens of a seat."""
+        return self.tokens[seat, : self.known[seat] - self.prompt[seat]].copy()
+
+    def snapshot(self) -> tuple[object, ...]:
+        """Return a copy of everything, for `restore`."""
+        return self.arena.copy(), self.table.copy(), self.tokens.copy(), tuple(self.free_seats)
+
+    def restore(self, saved: tuple[object, ...]) -> None:
+        """Return to a `snapshot` of these columns."""
+        arena, table, tokens, free_seats = saved
+        assert isinstance(arena, np.ndarray)
+        assert isinstance(table, np.ndarray)
+        assert isinstance(tokens, np.ndarray)
+        assert isinstance(free_seats, tuple)
+        self.arena[:] = arena
+        self.table[:] = table
+        self.tokens = tokens.copy()
+        self.free_seats = list(free_seats)

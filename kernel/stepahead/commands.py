@@ -1,0 +1,172 @@
+"""What the kernel asks of the host: one request each, in the imperative.
+
+The host carries out the commands of one step in order. Arrays in a command are never written again
+by the kernel, so a host may keep them (several commands may share one array; do not write them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+class FinishReason(Enum):
+    """Why a request ended, in the words of the serving API."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class RefusalReason(Enum):
+    """Why an arrival was not admitted."""
+
+    EMPTY_PROMPT = "empty_prompt"
+    BAD_PARAMETERS = "bad_parameters"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    NEVER_FITS = "never_fits"
+    DUPLICATE_ID = "duplicate_id"
+    QUEUE_FULL = "queue_full"
+    DEVICE_FAILED = "device_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmitRequest:
+    """The request waits from now on; ``handle`` names this stay and is never used again."""
+
+    request_id: str
+    handle: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseRequest:
+    """The request never enters; ``detail`` is one sentence for the client with the way out."""
+
+    request_id: str
+    reason: RefusalReason
+    detail: str
+
+
+@dataclass(slots=True, kw_only=True)
+class PrepareBatch:
+    """Build the input buffers. Answer with `BatchPrepared` or `BatchRefused`.
+
+    Row arrays have shape ``(rows,)``. A row computes ``token_counts`` positions of one request from
+    ``positions`` on, reading everything before through the block table of its seat.
+
+    Args:
+        batch_id: 1, 2, 3, ... in the order of selection.
+        seats: place of the request in the block tables.
+        handles, epochs: identity of the request and of its stretch between preemptions.
+        positions: first KV position that the row computes.
+        token_counts: how many positions, at least 1.
+        samples: the row returns one sampled token.
+        block_rows, block_slots, blocks: shape ``(new blocks,)``; write ``blocks`` into entry
+            ``block_slots`` of the block table of the seat of row ``block_rows``. A seat's table is
+            empty when its (handle, epoch) is new; blocks below its first position hold a cached prefix.
+        history_rows, history_positions, history_tokens: shape ``(recomputed inputs,)``; input
+            tokens that were sampled before a preemption. Prompt tokens are the host's own; the
+            last input of a decode row comes with `DispatchBatch`.
+    """
+
+    batch_id: int
+    seats: Ints
+    handles: Ints
+    epochs: Ints
+    positions: Ints
+    token_counts: Ints
+    samples: Mask
+    block_rows: Ints
+    block_slots: Ints
+    blocks: Ints
+    history_rows: Ints
+    history_positions: Ints
+    history_tokens: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonBatch:
+    """Forget a prepared batch; it is never dispatched."""
+
+    batch_id: int
+
+
+@dataclass(slots=True, kw_only=True)
+class DispatchBatch:
+    """Run the prepared batch on the NPU. Answer with `BatchExecuted` or `BatchFailed`.
+
+    ``fill_tokens`` are the sampled tokens that the rows ``fill_rows`` waited for: the input at the
+    row's last position. ``live`` has shape ``(rows,)``; the output of a row that is not live is
+    ignored, its input is a pad token (0), and it writes only to its own fenced positions.
+    """
+
+    batch_id: int
+    fill_rows: Ints
+    fill_tokens: Ints
+    live: Mask
+
+
+@dataclass(slots=True, kw_only=True)
+class EmitTokens:
+    """Hand sampled tokens to the clients.
+
+    ``tokens`` has shape ``(steps, requests)``; request ``handles[i]`` gets ``tokens[:, i]`` at
+    output positions ``offsets[i]``, ``offsets[i] + 1``, ... (0 is its first output token).
+    """
+
+    batch_id: int
+    handles: Ints
+    offsets: Ints
+    tokens: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishRequest:
+    """The client gets its last word: ``reason`` after ``output_tokens`` tokens."""
+
+    request_id: str
+    handle: int
+    reason: FinishReason
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeAt:
+    """Answer with `Woke(wake_id)` at time ``at`` (ns). A newer `WakeAt` replaces the older one."""
+
+    wake_id: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPaused:
+    """No batch is outstanding; nothing is selected until `ResumeRequested`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCacheReset:
+    """The prefix cache is empty (``done``), or blocks were in use and nothing was forgotten."""
+
+    done: bool
+
+
+Command: TypeAlias = (
+    AdmitRequest
+    | RefuseRequest
+    | PrepareBatch
+    | AbandonBatch
+    | DispatchBatch
+    | EmitTokens
+    | FinishRequest
+    | WakeAt
+    | ReportPaused
+    | ReportCacheReset
+)

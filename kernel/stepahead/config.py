@@ -1,0 +1,82 @@
+"""The kernel's own limits and choices, checked once at construction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from stepahead.errors import ConfigError
+
+
+class WaitingOrder(Enum):
+    """Which waiting request is next, and, reversed, who is preempted first."""
+
+    FIRST_COME_FIRST_SERVED = "fcfs"
+    PRIORITY = "priority"
+
+
+class BatchPreference(Enum):
+    """Which rows get the token budget first."""
+
+    DECODE_FIRST = "decode-first"
+    PREFILL_FIRST = "prefill-first"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelConfig:
+    """Every limit of the kernel; nothing in it grows beyond what is named here.
+
+    Args:
+        num_blocks: KV blocks of the pool, at least 1.
+        block_size: tokens per KV block, at least 1.
+        max_concurrency: rows per batch at most.
+        max_num_batched_tokens: tokens per batch at most.
+        max_tokens_per_row: tokens of one prompt chunk at most (the device's largest prefill bucket).
+        max_model_len: prompt plus output of one request at most.
+        lookahead: batches that may stand outstanding behind the first one; 0 eager, 1 overlap.
+        order: order of the waiting line.
+        preference: which rows get the budget first.
+        prefix_caching: reuse the KV blocks of equal prompt prefixes.
+        eos_token_id: the token that ends a request, or None.
+        max_waiting: waiting requests at most; a further arrival is refused.
+
+    Raises:
+        ConfigError: a value is out of range; the sentence names the option and the range.
+    """
+
+    num_blocks: int
+    block_size: int = 16
+    max_concurrency: int = 256
+    max_num_batched_tokens: int = 8192
+    max_tokens_per_row: int = 1 << 30
+    max_model_len: int = 131_072
+    lookahead: int = 0
+    order: WaitingOrder = WaitingOrder.FIRST_COME_FIRST_SERVED
+    preference: BatchPreference = BatchPreference.DECODE_FIRST
+    prefix_caching: bool = True
+    eos_token_id: int | None = None
+    max_waiting: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value: object = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+                raise ConfigError(
+                    option=name, value=value, expected=f"an integer from {low} to {high}"
+                )
+        if self.eos_token_id is not None and self.eos_token_id < 0:
+            raise ConfigError(
+                option="eos_token_id", value=self.eos_token_id, expected="None or an integer >= 0"
+            )
+
+
+_RANGES = (
+    ("num_blocks", 1, 1 << 30),
+    ("block_size", 1, 1 << 20),
+    ("max_concurrency", 1, 1 << 16),
+    ("max_num_batched_tokens", 1, 1 << 30),
+    ("max_tokens_per_row", 1, 1 << 30),
+    ("max_model_len", 2, 1 << 30),
+    ("lookahead", 0, 8),
+    ("max_waiting", 1, 1 << 30),
+)

@@ -1,0 +1,167 @@
+"""What the host reports to the kernel: one frozen fact each, in the past tense.
+
+Every event carries ``at``, the integer nanosecond at which it is delivered; ``at`` never decreases
+from one event to the next. The answer of `stepahead.Kernel.step` is named in each docstring. What
+can happen in a correct program is data (a cancel for a request that has ended, an arrival that can
+never fit); only a broken host contract raises, and then nothing has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens: TypeAlias = NDArray[np.int64]
+
+
+class CancelReason(Enum):
+    """Why a request was cancelled; the finish reason is `abort` in every case."""
+
+    CLIENT = "client"
+    STOP_STRING = "stop_string"
+    DEADLINE = "deadline"
+
+
+class FailureScope(Enum):
+    """What a `BatchFailed` takes with it: the one batch, or the device."""
+
+    BATCH = "batch"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestArrived:
+    """A client asked for tokens. Answered by `AdmitRequest` or `RefuseRequest`.
+
+    Args:
+        request_id: the client's label; it may come again once the earlier request has ended.
+        prompt_length: prompt tokens, at least 1.
+        max_tokens: output tokens at most, at least 1.
+        arrived_at: when the request reached the host, ns; TTFT counts from here. At most ``at``.
+        priority: smaller is more urgent; used by priority order only.
+        min_tokens: an EOS or stop token before this many output tokens does not end the request.
+        ignore_eos: the EOS token never ends the request.
+        stop_token_ids: further token ids that end the request.
+        block_keys: content identities of the full blocks of the prompt, dense integers >= 0, shape
+            ``(prompt_length // block_size,)`` or shorter; None when unknown. Equal keys mean equal
+            content *and* equal prefix.
+    """
+
+    request_id: str
+    prompt_length: int
+    max_tokens: int
+    at: int
+    arrived_at: int
+    priority: int = 0
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    block_keys: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCancelled:
+    """A client left. Answered by `FinishRequest`, or by nothing if the request has ended.
+
+    ``handle`` names one stay in the engine; None means the newest live request with that id.
+    """
+
+    request_id: str
+    at: int
+    handle: int | None = None
+    reason: CancelReason = CancelReason.CLIENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReady:
+    """The host has no work and no other event of this instant. Answered by `PrepareBatch` or nothing."""
+
+    at: int
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchPrepared:
+    """The host built the batch's input buffers. Answered by `DispatchBatch` if its turn has come."""
+
+    batch_id: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRefused:
+    """The host could not build the batch. Its selection is undone without a trace."""
+
+    batch_id: int
+    at: int
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchExecuted:
+    """The NPU finished the batch. Answered by `DispatchBatch`, `EmitTokens`, `FinishRequest`.
+
+    ``tokens`` holds one sampled token per sampling row and device step, shape
+    ``(steps, sampling rows)``, the rows in the order of the batch. A device answers one step; a
+    simulator may answer up to `Kernel.repeat` of them at once, and must stop at the first step
+    that ends a request. Values in rows whose request has ended are ignored.
+    """
+
+    batch_id: int
+    tokens: Tokens
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFailed:
+    """The device failed. Requests of the batch, or all of them, are answered by `FinishRequest`."""
+
+    batch_id: int
+    scope: FailureScope
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woke:
+    """The time of a `WakeAt` came. A stale or early wake is a no-op."""
+
+    wake_id: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseRequested:
+    """Select nothing more. Answered by `ReportPaused` once no batch is outstanding."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeRequested:
+    """Select again."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheResetRequested:
+    """Forget all cached content. Answered by `ReportCacheReset`; refused while blocks are in use."""
+
+    at: int
+
+
+Event: TypeAlias = (
+    RequestArrived
+    | RequestCancelled
+    | HostReady
+    | BatchPrepared
+    | BatchRefused
+    | BatchExecuted
+    | BatchFailed
+    | Woke
+    | PauseRequested
+    | ResumeRequested
+    | CacheResetRequested
+)

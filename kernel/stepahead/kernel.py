@@ -1,0 +1,248 @@
+"""The kernel: one single-threaded ``step(event) -> commands``, without clock, thread or I/O."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+
+from stepahead.admission import arrive
+from stepahead.batches import Batch
+from stepahead.blocks import BlockPool
+from stepahead.commands import (
+    Command,
+    FinishReason,
+    FinishRequest,
+    ReportCacheReset,
+)
+from stepahead.config import KernelConfig
+from stepahead.errors import HostContractError
+from stepahead.events import (
+    BatchExecuted,
+    BatchFailed,
+    BatchPrepared,
+    BatchRefused,
+    CacheResetRequested,
+    Event,
+    FailureScope,
+    HostReady,
+    PauseRequested,
+    RequestArrived,
+    RequestCancelled,
+    ResumeRequested,
+    Woke,
+)
+from stepahead.planning import may_select, select, undo
+from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
+from stepahead.state import Counters, Snapshot, State
+from stepahead.stretches import Repeat, horizon, leap, repeat
+from stepahead.tables import BatchState, BatchTrigger
+from stepahead.views import (
+    Audit,
+    BatchView,
+    BlockView,
+    Possible,
+    RequestView,
+    audit,
+    digest,
+    enabled,
+    view_batches,
+    view_blocks,
+    view_requests,
+)
+
+
+class Kernel:
+    """Selects requests, allocates KV blocks, and keeps one batch ahead of the device.
+
+    Same state and same event give the same commands, on every machine and Python version. An event
+    that contradicts what the host reported before raises, and changes nothing.
+    """
+
+    def __init__(self, config: KernelConfig) -> None:
+        self.config = config
+        self._state = State(config)
+
+    def step(self, event: Event) -> tuple[Command, ...]:
+        """Take one fact; return what the host must do, in order.
+
+        Raises:
+            HostContractError: the event cannot have happened; the kernel is unchanged.
+        """
+        state = self._state
+        if event.at < state.now:
+            raise HostContractError(
+                f"{type(event).__name__} is reported at {event.at}, before the last event at "
+                f"{state.now}; report events in order of time"
+            )
+        commands = self._answer(state, event)
+        state.now = event.at
+        return tuple(commands)
+
+    def _answer(self, state: State, event: Event) -> list[Command]:
+        match event:
+            case HostReady():
+                return _host_ready(state)
+            case BatchPrepared():
+                _building(state, event.batch_id).move(BatchTrigger.PREPARE)
+                dispatch = dispatch_next(state)
+                return [] if dispatch is None else [dispatch]
+            case BatchExecuted():
+                return _executed(state, event)
+            case RequestArrived():
+                return [arrive(state, event)]
+            case RequestCancelled():
+                return _cancelled(state, event)
+            case BatchRefused():
+                undo(state, _building(state, event.batch_id), BatchTrigger.REFUSE)
+                state.counters.refused_batches += 1
+                return report_pause(state)
+            case BatchFailed():
+                return _failed(state, event)
+            case Woke():
+                return []
+            case PauseRequested():
+                state.paused = state.pause_due = True
+                return report_pause(state)
+            case ResumeRequested():
+                state.paused = state.pause_due = False
+                return []
+            case CacheResetRequested():
+                idle = all(stay is None for stay in state.seated) and not state.outstanding
+                return [ReportCacheReset(done=idle and state.pool.forget_all())]
+            case _:
+                assert_never(event)
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def repeat(self, limit: int = 1 << 30) -> Repeat | None:
+        """Return how the steady state goes on for up to ``limit`` turns, or None; see `Repeat`."""
+        return repeat(self._state, limit)
+
+    def requests(self) -> tuple[RequestView, ...]:
+        """Return the live requests, in order of admission."""
+        return view_requests(self._state)
+
+    def batches(self) -> tuple[BatchView, ...]:
+        """Return the batches that are not retired, oldest first."""
+        return view_batches(self._state)
+
+    def blocks(self) -> tuple[BlockView, ...]:
+        """Return the KV blocks by number."""
+        return view_blocks(self._state)
+
+    def audit(self) -> Audit:
+        """Recount blocks and seats; `Audit.problems` is empty in a sound kernel."""
+        return audit(self._state)
+
+    def enabled(self) -> tuple[Possible, ...]:
+        """Return the events that may come next."""
+        return enabled(self._state)
+
+    def digest(self) -> str:
+        """Return a SHA-256 over everything that can influence a later command, as hex."""
+        return digest(self._state)
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of the whole state."""
+        return self._state.snapshot()
+
+    def restore(self, saved: Snapshot) -> None:
+        """Return to a snapshot taken from a kernel with the same configuration."""
+        self._state.restore(saved)
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self._state.counters
+
+    @property
+    def pool(self) -> BlockPool:
+        """The block pool, to read."""
+        return self._state.pool
+
+    @property
+    def now(self) -> int:
+        """Time of the last event, ns."""
+        return self._state.now
+
+    @property
+    def waiting(self) -> int:
+        """How many requests are not selected yet."""
+        return len(self._state.waiting)
+
+    @property
+    def running(self) -> int:
+        """How many live requests have a seat."""
+        return len(self._state.order)
+
+    def idle(self) -> bool:
+        """Tell whether no request is live and no batch outstanding."""
+        return not self._state.live and not self._state.outstanding
+
+
+def _host_ready(state: State) -> list[Command]:
+    if state.outstanding and state.outstanding[-1].state is BatchState.QUEUED:
+        raise HostContractError(
+            f"HostReady is reported while batch {state.outstanding[-1].batch_id} is being built; "
+            "report BatchPrepared or BatchRefused first"
+        )
+    for batch in state.filled:
+        batch.move(BatchTrigger.RETIRE)
+    state.filled = []
+    command = select(state) if may_select(state) else None
+    return [] if command is None else [command]
+
+
+def _building(state: State, batch_id: int) -> Batch:
+    batch = state.outstanding[-1] if state.outstanding else None
+    if batch is None or batch.batch_id != batch_id or batch.state is not BatchState.QUEUED:
+        raise HostContractError(
+            f"batch {batch_id} is reported built or refused, but it is not being built"
+        )
+    return batch
+
+
+def _executed(state: State, event: BatchExecuted) -> list[Command]:
+    batch = in_flight(state, event.batch_id)
+    check_tokens(batch, event.tokens)
+    turns = len(event.tokens) - 1
+    if turns:
+        allowed = horizon(state, turns)
+        if allowed < turns:
+            raise HostContractError(
+                f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
+                "rows; ask Kernel.repeat first"
+            )
+        leap(state, event.tokens[:-1])
+    return fill(state, batch, event.tokens)
+
+
+def _cancelled(state: State, event: RequestCancelled) -> list[Command]:
+    handle = state.newest.get(event.request_id) if event.handle is None else event.handle
+    stay = None if handle is None else state.live.get(handle)
+    if stay is None or stay.request_id != event.request_id:
+        state.counters.ignored_cancels += 1
+        return []
+    return [state.end(stay, FinishReason.ABORT)]
+
+
+def _failed(state: State, event: BatchFailed) -> list[Command]:
+    finished: list[FinishRequest] = []
+    if event.scope is FailureScope.BATCH:
+        batch = in_flight(state, event.batch_id)
+        batch.move(BatchTrigger.FAIL)
+        state.outstanding.pop(0)
+        doomed = [state.seated[seat] for seat in batch.seats[batch.live]]
+    else:
+        in_flight(state, event.batch_id)
+        for batch in state.outstanding:
+            batch.move(BatchTrigger.FAIL)
+        state.outstanding = []
+        state.device_failed = True
+        doomed = [state.seated[seat] for seat in state.order]
+        doomed.extend(state.waiting)
+    finished = [state.end(stay, FinishReason.ERROR) for stay in doomed if stay is not None]
+    state.pass_fences()
+    dispatch = dispatch_next(state)
+    first: list[Command] = [] if dispatch is None else [dispatch]
+    return [*first, *finished, *report_pause(state)]

@@ -1,0 +1,217 @@
+"""What happens when a batch comes back, and the dispatch of the next one.
+
+At Fill the order is: commit keys, Finish, release. The answer's order is: `DispatchBatch` of the
+next batch if it is prepared, `EmitTokens`, `FinishRequest`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.batches import Batch
+from stepahead.commands import (
+    Command,
+    DispatchBatch,
+    EmitTokens,
+    FinishReason,
+    FinishRequest,
+    ReportPaused,
+)
+from stepahead.errors import HostContractError, KernelBug
+from stepahead.requests import Intent
+from stepahead.state import FILLED, State
+from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
+
+Ints = NDArray[np.int64]
+
+
+def dispatch_next(state: State) -> DispatchBatch | None:
+    """Dispatch the oldest outstanding batch if it is prepared.
+
+    That is the whole guard: batches are outstanding oldest first, so no batch is DISPATCHED and
+    every older one is back; and since all older ones are back, the last token of every live row is
+    known. `audit` checks both from outside.
+    """
+    if not state.outstanding or state.outstanding[0].state is not BatchState.PREPARED:
+        return None
+    batch = state.outstanding[0]
+    columns = state.columns
+    batch.move(BatchTrigger.DISPATCH)
+    live = batch.live
+    state.move(batch.seats if not batch.dead else batch.seats[live], RequestTrigger.DISPATCH)
+    if batch.decode:
+        rows = np.arange(len(batch.seats))
+    else:
+        rows = np.flatnonzero(batch.samples & (batch.ends > columns.prompt[batch.seats]))
+    tokens = columns.last_token[batch.seats[rows]]
+    if batch.dead:
+        tokens = np.where(live[rows], tokens, 0)
+        _count_wasted(state, batch)
+    return DispatchBatch(batch_id=batch.batch_id, fill_rows=rows, fill_tokens=tokens, live=live)
+
+
+def _count_wasted(state: State, batch: Batch) -> None:
+    counters = state.counters
+    for reason in batch.dead.values():
+        match reason:
+            case FinishReason.STOP | FinishReason.LENGTH:
+                counters.wasted_rows_stop += 1
+            case FinishReason.ABORT:
+                counters.wasted_rows_abort += 1
+            case FinishReason.ERROR:
+                counters.wasted_rows_error += 1
+
+
+def in_flight(state: State, batch_id: int) -> Batch:
+    """Return the dispatched batch.
+
+    Raises:
+        HostContractError: another batch, or none, is dispatched.
+    """
+    batch = state.outstanding[0] if state.outstanding else None
+    if batch is None or batch.state is not BatchState.DISPATCHED:
+        raise HostContractError(f"batch {batch_id} is reported back, but no batch is dispatched")
+    if batch.batch_id != batch_id:
+        raise HostContractError(
+            f"batch {batch_id} is reported back, but batch {batch.batch_id} is dispatched"
+        )
+    return batch
+
+
+def check_tokens(batch: Batch, tokens: Ints) -> None:
+    """Check shape and values of what the device returned.
+
+    Raises:
+        HostContractError: not one token per step and sampling row, or a live row's is negative.
+    """
+    sampling = len(batch.seats) if batch.decode else int(batch.samples.sum())
+    if tokens.ndim != 2 or tokens.shape[0] < 1 or tokens.shape[1] != sampling:  # noqa: PLR2004
+        raise HostContractError(
+            f"batch {batch.batch_id} returned tokens of shape {tokens.shape}; expected "
+            f"(steps, {sampling}), one token per step and sampling row"
+        )
+    if sampling and tokens.min() < 0:
+        live = batch.live[batch.samples]
+        if tokens[:, live].size and tokens[:, live].min() < 0:
+            raise HostContractError(
+                f"batch {batch.batch_id} returned a negative token in a live row; a placeholder "
+                "must never reach the kernel"
+            )
+
+
+def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
+    """Apply the last of ``steps`` (earlier ones are applied already) and answer all of them."""
+    columns = state.columns
+    batch.move(BatchTrigger.FILL)
+    state.outstanding.pop(0)
+    state.filled.append(batch)
+    live = batch.live
+    seats = batch.seats if not batch.dead else batch.seats[live]
+    columns.settled[seats] = batch.ends if not batch.dead else batch.ends[live]
+    sampled = seats
+    if batch.dead:
+        steps = steps[:, live[batch.samples]]
+    if not batch.decode:
+        sampled = batch.seats[batch.samples & live]
+    known = columns.known[sampled]
+    _check_identity(state, batch, sampled, known)
+    tokens = steps[-1]
+    offsets = known - columns.prompt[sampled]
+    columns.tokens[sampled, offsets] = tokens
+    known = known + 1
+    columns.known[sampled] = known
+    columns.last_token[sampled] = tokens
+    state.move(seats, RequestTrigger.FILL)
+    if not batch.decode:
+        _commit(state, batch)
+    handles = columns.handle[sampled]
+    finished = _finish(state, sampled, known, tokens)
+    _move_on(state, batch, seats)
+    state.pass_fences()
+    commands: list[Command] = []
+    if (dispatch := dispatch_next(state)) is not None:
+        commands.append(dispatch)
+    if len(sampled):
+        first = offsets + 1 - len(steps)
+        commands.append(
+            EmitTokens(batch_id=batch.batch_id, handles=handles, offsets=first, tokens=steps)
+        )
+    commands.extend(finished)
+    commands.extend(report_pause(state))
+    return commands
+
+
+def _check_identity(state: State, batch: Batch, sampled: Ints, known: Ints) -> None:
+    """A result belongs to (seat, incarnation, epoch, position); anything else is our bug."""
+    columns = state.columns
+    mask = batch.samples & batch.live
+    if (
+        (columns.handle[sampled] != batch.handles[mask]).any()
+        or (columns.epoch[sampled] != batch.epochs[mask]).any()
+        or (known != batch.ends[mask]).any()
+    ):
+        raise KernelBug(f"batch {batch.batch_id} came back for rows that are not its own")
+
+
+def _commit(state: State, batch: Batch) -> None:
+    """Give the prompt blocks that are settled now their keys, in rank order."""
+    columns, size = state.columns, state.config.block_size
+    for seat in batch.seats[batch.live]:
+        stay = state.seated[seat]
+        if stay is None or not len(stay.keys):
+            continue
+        done = int(columns.committed[seat])
+        upto = min(int(columns.settled[seat]) // size, len(stay.keys))
+        if upto > done:
+            state.pool.commit(columns.table[seat, done:upto], stay.keys[done:upto])
+            columns.committed[seat] = upto
+
+
+def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[FinishRequest]:
+    """End the requests whose newest token ends them."""
+    columns = state.columns
+    ending = (tokens == columns.eos[sampled]) | (known >= columns.final[sampled])
+    finished: list[FinishRequest] = []
+    if not (ending.any() or state.stop_sets):
+        return finished
+    for row, seat in enumerate(sampled):
+        stay = state.seated[seat]
+        if stay is None or not (ending[row] or stay.stops):
+            continue
+        token = int(tokens[row])
+        stops = token == stay.eos or token in stay.stops
+        if stops and known[row] >= stay.floor:
+            finished.append(state.end(stay, FinishReason.STOP))
+        elif known[row] >= stay.final:
+            finished.append(state.end(stay, FinishReason.LENGTH))
+    return finished
+
+
+def _move_on(state: State, batch: Batch, seats: Ints) -> None:
+    """Requests with a younger row go on to it; marked ones without are preempted."""
+    columns = state.columns
+    younger = [
+        other.seats[other.live] if other.dead else other.seats for other in state.outstanding
+    ]
+    if len(younger) == 1 and younger[0] is batch.seats:
+        state.move(seats, RequestTrigger.SELECT)
+        return
+    if younger:
+        going = np.zeros(len(columns.state), dtype=bool)
+        for others in younger:
+            going[others] = True
+        state.move(seats[going[seats] & (columns.state[seats] == FILLED)], RequestTrigger.SELECT)
+    marked = columns.intent[seats] == Intent.PREEMPT.value
+    for seat in seats[marked]:
+        stay = state.seated[seat]
+        if stay is not None and not state.newest_row(int(seat)):
+            state.preempt(stay)
+
+
+def report_pause(state: State) -> list[Command]:
+    """Report a pause once nothing is outstanding."""
+    if state.pause_due and not state.outstanding:
+        state.pause_due = False
+        return [ReportPaused()]
+    return []

@@ -1,0 +1,286 @@
+"""The kernel's whole state, and the few moves that every rule is made of.
+
+Everything that changes while the kernel runs is here: columns and block pool, records of the
+requests, the batches that are not retired. Rules live in `admission`, `planning`, `results` and
+`stretches`; they change a request's or a batch's state only through the tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.batches import Batch
+from stepahead.blocks import BlockPool
+from stepahead.columns import Columns
+from stepahead.commands import FinishReason, FinishRequest
+from stepahead.config import KernelConfig
+from stepahead.requests import NO_SEAT, Intent, Stay, WaitingLine
+from stepahead.tables import ILLEGAL, REQUEST, BatchState, RequestState, RequestTrigger
+
+QUEUED: Final = REQUEST.number[RequestState.QUEUED]
+FILLED: Final = REQUEST.number[RequestState.FILLED]
+NO_SEATS: Final[NDArray[np.int64]] = np.empty(0, dtype=np.int64)
+
+_END_TRIGGER: Final = {
+    FinishReason.STOP: RequestTrigger.FINISH,
+    FinishReason.LENGTH: RequestTrigger.FINISH,
+    FinishReason.ABORT: RequestTrigger.CANCEL,
+    FinishReason.ERROR: RequestTrigger.FAIL,
+}
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far; read by hosts, never by a rule.
+
+    ``wasted_rows_*``: rows dispatched after their request had ended (by stop token, by cancel, by
+    device failure); ``discarded_rows``: rows on the NPU when their request ended.
+    """
+
+    admitted: int = 0
+    refused: int = 0
+    ended: int = 0
+    ignored_cancels: int = 0
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    wasted_rows_stop: int = 0
+    wasted_rows_abort: int = 0
+    wasted_rows_error: int = 0
+    discarded_rows: int = 0
+    refused_batches: int = 0
+
+    def values(self) -> tuple[int, ...]:
+        """Return the counts in the order of declaration."""
+        return tuple(getattr(self, entry.name) for entry in fields(self))
+
+
+@dataclass(slots=True)
+class Steady:
+    """The row set that the next selections repeat while nothing happens that could change it.
+
+    ``turns`` counts the selections for which every row still has room.
+    """
+
+    seats: NDArray[np.int64]
+    handles: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    all_true: NDArray[np.bool_]
+    ones: NDArray[np.int64]
+    turns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A copy of a `State`; opaque to everybody but `State.restore`."""
+
+    pool: tuple[object, ...]
+    columns: tuple[object, ...]
+    stays: tuple[Stay, ...]
+    batches: tuple[Batch, ...]
+    filled: int
+    order: NDArray[np.int64]
+    fenced_seats: tuple[tuple[int, int], ...]
+    counters: tuple[int, ...]
+    marks: tuple[int, int, int, int]
+    flags: tuple[bool, bool, bool]
+
+
+class State:
+    """Columns, pool, records and batches of one kernel."""
+
+    def __init__(self, config: KernelConfig) -> None:
+        self.config = config
+        # Rows of lookahead + 1 outstanding batches may belong to requests that select no more
+        # rows (draining, or scheduled to their end); they keep their seats beside the running ones.
+        seats = config.max_concurrency * (config.lookahead + 2)
+        longest = -(-(config.max_model_len - 1) // config.block_size)
+        self.columns = Columns(seats, min(longest, config.num_blocks))
+        self.pool = BlockPool(config.num_blocks)
+        self.waiting = WaitingLine()
+        self.live: dict[int, Stay] = {}
+        self.newest: dict[str, int] = {}
+        self.seated: list[Stay | None] = [None] * seats
+        self.order = NO_SEATS
+        self.outstanding: list[Batch] = []
+        self.filled: list[Batch] = []
+        self.fenced_seats: list[tuple[int, int]] = []
+        self.steady: Steady | None = None
+        self.stop_sets = 0
+        self.counters = Counters()
+        self.now = 0
+        self.next_batch = 1
+        self.next_handle = 1
+        self.paused = False
+        self.pause_due = False
+        self.device_failed = False
+
+    # -- states -------------------------------------------------------------------------------
+
+    def move(self, seats: NDArray[np.int64], *triggers: RequestTrigger) -> None:
+        """Give each request in ``seats`` the triggers, all or none.
+
+        Raises:
+            IllegalTransition: some request is in no state that accepts them.
+        """
+        column = REQUEST.path(*triggers) if len(triggers) > 1 else REQUEST.edges[triggers[0]]
+        before = self.columns.state[seats]
+        after = column[before]
+        if len(after) and after.min() == ILLEGAL:
+            row = int(after.argmin())
+            ident = str(self.columns.handle[seats[row]])
+            raise REQUEST.refusal(ident, REQUEST.states[before[row]], triggers[0])
+        self.columns.state[seats] = after
+
+    # -- rows in flight -----------------------------------------------------------------------
+
+    def newest_row(self, seat: int) -> int:
+        """Return the newest outstanding batch with a row of this seat, or 0: the seat's fence."""
+        for batch in reversed(self.outstanding):
+            if batch.row_of(seat) is not None:
+                return batch.batch_id
+        return 0
+
+    def pass_fences(self) -> None:
+        """Free what waited for batches that are back."""
+        oldest = self.outstanding[0].batch_id if self.outstanding else self.next_batch
+        if self.pool.pending or self.fenced_seats:
+            self.steady = None
+        self.pool.pass_fence(oldest - 1)
+        if self.fenced_seats:
+            for fence, seat in self.fenced_seats:
+                if fence < oldest:
+                    self.columns.free_seats.append(seat)
+            self.fenced_seats = [entry for entry in self.fenced_seats if entry[0] >= oldest]
+
+    # -- seats --------------------------------------------------------------------------------
+
+    def seat(self, stay: Stay) -> int:
+        """Give a waiting request a seat and load its columns; it has no block yet."""
+        columns = self.columns
+        seat = columns.free_seats.pop()
+        columns.widen(stay.final - stay.prompt)
+        columns.arena[:, seat] = (
+            stay.known,
+            0,
+            0,
+            stay.prompt,
+            stay.final,
+            stay.floor,
+            0,
+            0,
+            stay.eos,
+            stay.sampled[-1] if len(stay.sampled) else 0,
+            stay.handle,
+            stay.epoch,
+            stay.rank,
+            QUEUED,
+            Intent.NONE.value,
+        )
+        columns.tokens[seat, : len(stay.sampled)] = stay.sampled
+        stay.seat = seat
+        self.seated[seat] = stay
+        return seat
+
+    def vacate(self, stay: Stay) -> None:
+        """Release seat and blocks, behind the fence of its newest row. Doing it twice does nothing."""
+        seat = stay.seat
+        if seat == NO_SEAT:
+            return
+        fence = self.newest_row(seat)
+        self.pool.release(self.columns.held(seat).copy(), fence)
+        self.columns.blocks[seat] = 0
+        self.order = self.order[self.order != seat]
+        self.seated[seat] = None
+        stay.seat = NO_SEAT
+        self.steady = None
+        if fence:
+            self.fenced_seats.append((fence, seat))
+        else:
+            self.columns.free_seats.append(seat)
+
+    def preempt(self, stay: Stay) -> None:
+        """Send a request without outstanding rows back to the waiting line, at its old rank."""
+        seat = stay.seat
+        self.move(np.array([seat]), RequestTrigger.PREEMPT)
+        stay.sampled = self.columns.sampled(seat)
+        stay.settled_before = int(self.columns.settled[seat])
+        stay.epoch += 1
+        self.vacate(stay)
+        self.waiting.add(stay)
+        self.counters.preemptions += 1
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def end(self, stay: Stay, reason: FinishReason) -> FinishRequest:
+        """End a request for its client: nothing of it counts from now on but rows in flight."""
+        seat = stay.seat
+        trigger = _END_TRIGGER[reason]
+        if seat == NO_SEAT:
+            stay.state = REQUEST.next_state(str(stay.handle), stay.state, trigger)
+            outputs = len(stay.sampled)
+            self.waiting.remove(stay)
+            self.steady = None
+        else:
+            self.move(np.array([seat]), trigger)
+            stay.state = REQUEST.states[self.columns.state[seat]]
+            outputs = int(self.columns.known[seat] - self.columns.prompt[seat])
+            for batch in self.outstanding:
+                row = batch.row_of(seat)
+                if row is not None:
+                    batch.lose(row, reason)
+                    self.counters.discarded_rows += batch.state is BatchState.DISPATCHED
+            self.vacate(stay)
+        del self.live[stay.handle]
+        self.stop_sets -= bool(stay.stops)
+        if self.newest.get(stay.request_id) == stay.handle:
+            del self.newest[stay.request_id]
+        self.counters.ended += 1
+        return FinishRequest(
+            request_id=stay.request_id, handle=stay.handle, reason=reason, output_tokens=outputs
+        )
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return a copy of everything, for `restore`."""
+        return Snapshot(
+            pool=self.pool.snapshot(),
+            columns=self.columns.snapshot(),
+            stays=tuple(stay.copy() for stay in self.live.values()),
+            batches=tuple(batch.copy() for batch in [*self.filled, *self.outstanding]),
+            filled=len(self.filled),
+            order=self.order,
+            fenced_seats=tuple(self.fenced_seats),
+            counters=self.counters.values(),
+            marks=(self.stop_sets, self.now, self.next_batch, self.next_handle),
+            flags=(self.paused, self.pause_due, self.device_failed),
+        )
+
+    def restore(self, saved: Snapshot) -> None:
+        """Return to a `snapshot` of a kernel with the same configuration."""
+        self.pool.restore(saved.pool)
+        self.columns.restore(saved.columns)
+        stays = [stay.copy() for stay in saved.stays]
+        self.live = {stay.handle: stay for stay in stays}
+        self.newest = {stay.request_id: stay.handle for stay in stays}
+        self.waiting = WaitingLine()
+        self.seated = [None] * len(self.seated)
+        for stay in stays:
+            if stay.seat == NO_SEAT:
+                self.waiting.add(stay)
+            else:
+                self.seated[stay.seat] = stay
+        batches = [batch.copy() for batch in saved.batches]
+        self.filled, self.outstanding = batches[: saved.filled], batches[saved.filled :]
+        self.order = saved.order
+        self.fenced_seats = list(saved.fenced_seats)
+        self.steady = None
+        self.counters = Counters(*saved.counters)
+        self.stop_sets, self.now, self.next_batch, self.next_handle = saved.marks
+        self.paused, self.pause_due, self.device_failed = saved.flags

@@ -1,0 +1,158 @@
+"""Stretches: several device steps with the same rows, advanced in one move.
+
+A turn is what happens between two `BatchExecuted` in a steady state: the batch comes back, the next
+one is dispatched, and one more is selected and prepared. `horizon` says how many turns may follow
+without a decision; `leap` makes them, with the arithmetic of the single step, so that after it the
+state is exactly that of the single steps. The kernel never learns of an EOS early: the host stops
+at the first ending token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.batches import Batch
+from stepahead.blocks import Receipt
+from stepahead.state import State
+from stepahead.tables import BatchState
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeat:
+    """How a steady state would go on.
+
+    Args:
+        steps: device steps that the next `BatchExecuted` may answer at most, at least 2.
+        batch_id: the dispatched batch, the first of them.
+        seats, handles: the rows, shape ``(rows,)``.
+        positions: KV position that the dispatched batch computes, shape ``(rows,)``.
+        scheduled: KV position that the first of the coming selections computes.
+        block_turns, block_rows, block_slots, blocks: shape ``(new blocks,)``, in order of turn and
+            row: the block tables' growth in the ``steps - 1`` selections to come.
+    """
+
+    steps: int
+    batch_id: int
+    seats: Ints
+    handles: Ints
+    positions: Ints
+    scheduled: Ints
+    block_turns: Ints
+    block_rows: Ints
+    block_slots: Ints
+    blocks: Ints
+
+
+def horizon(state: State, limit: int) -> int:
+    """Return how many turns, at most ``limit``, keep the rows of the dispatched batch."""
+    steady, outstanding = state.steady, state.outstanding
+    if steady is None or len(outstanding) != state.config.lookahead + 1 or state.filled:
+        return 0
+    if state.paused or state.pool.pending or state.fenced_seats:
+        return 0
+    for index, batch in enumerate(outstanding):
+        expected = BatchState.PREPARED if index else BatchState.DISPATCHED
+        if batch.seats is not steady.seats or batch.dead or batch.state is not expected:
+            return 0
+    turns = min(steady.turns, limit)
+    if turns > 0 and _growth_total(state, turns) > state.pool.available:
+        low, high = 0, turns
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _growth_total(state, middle) > state.pool.available:
+                high = middle
+            else:
+                low = middle
+        turns = low
+    return turns
+
+
+def repeat(state: State, limit: int) -> Repeat | None:
+    """Describe the next turns for a host that can take several at once; None when there is none."""
+    turns = horizon(state, limit)
+    if turns < 1:
+        return None
+    batch = state.outstanding[0]
+    block_turns, rows, slots = _growth(state, turns)
+    return Repeat(
+        steps=turns + 1,
+        batch_id=batch.batch_id,
+        seats=batch.seats,
+        handles=batch.handles,
+        positions=batch.positions,
+        scheduled=state.outstanding[-1].ends,
+        block_turns=block_turns,
+        block_rows=rows,
+        block_slots=slots,
+        blocks=state.pool.peek(len(rows)),
+    )
+
+
+def leap(state: State, tokens: Ints) -> None:
+    """Make ``len(tokens)`` whole turns; ``tokens`` has shape ``(turns, rows)``.
+
+    The caller has checked that `horizon` allows them.
+    """
+    turns = len(tokens)
+    columns = state.columns
+    outstanding = state.outstanding
+    seats = outstanding[0].seats
+    known = columns.known[seats]
+    offsets = known - columns.prompt[seats]
+    columns.tokens[seats[:, None], offsets[:, None] + np.arange(turns)] = tokens.T
+    block_turns, rows, slots = _growth(state, turns)
+    # What a batch was granted must stay undoable, so the last selections take theirs one by one.
+    ahead = min(turns, len(outstanding))
+    bounds = np.searchsorted(block_turns, np.arange(turns - ahead, turns + 1))
+    grants: list[tuple[Receipt, Ints]] = []
+    start = 0
+    for stop in bounds:
+        receipt = state.pool.take(int(stop) - start)
+        taken = rows[start:stop]
+        columns.table[seats[taken], slots[start:stop]] = receipt.blocks
+        grants.append((receipt, taken))
+        start = int(stop)
+    columns.blocks[seats] += np.bincount(rows, minlength=len(seats))
+    columns.known[seats] = known + turns
+    columns.scheduled[seats] += turns
+    columns.settled[seats] += turns
+    columns.last_token[seats] = tokens[-1]
+    _renumber(outstanding, turns, grants[1:])
+    state.next_batch += turns
+    if state.steady is not None:
+        state.steady.turns -= turns
+    state.pass_fences()
+
+
+def _renumber(outstanding: list[Batch], turns: int, grants: list[tuple[Receipt, Ints]]) -> None:
+    """Make each outstanding batch the one that stands in its place ``turns`` later."""
+    kept = [(batch.grant, batch.grant_rows) for batch in outstanding[turns:]]
+    for batch, (receipt, rows) in zip(outstanding, kept + grants, strict=True):
+        batch.batch_id += turns
+        batch.positions = batch.positions + turns
+        batch.ends = batch.ends + turns
+        batch.grant, batch.grant_rows = receipt, rows
+
+
+def _growth_total(state: State, turns: int) -> int:
+    columns, size = state.columns, state.config.block_size
+    seats = state.outstanding[0].seats
+    return int((-(-(columns.scheduled[seats] + turns) // size) - columns.blocks[seats]).sum())
+
+
+def _growth(state: State, turns: int) -> tuple[Ints, Ints, Ints]:
+    """Return turn, row and table slot of each block that ``turns`` selections take, in order."""
+    columns, size = state.columns, state.config.block_size
+    seats = state.outstanding[0].seats
+    scheduled, held = columns.scheduled[seats], columns.blocks[seats]
+    new = -(-(scheduled + turns) // size) - held
+    rows = np.repeat(np.arange(len(seats)), new)
+    slots = held[rows] + np.arange(len(rows)) - (np.cumsum(new) - new)[rows]
+    block_turns = slots * size - scheduled[rows]
+    order = np.lexsort((rows, block_turns))
+    return block_turns[order], rows[order], slots[order]

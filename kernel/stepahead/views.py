@@ -1,0 +1,315 @@
+"""The kernel for people and checkers: plain records, a conservation audit, a digest, what may come.
+
+Nothing here is used by a rule, and nothing here changes the kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.batches import Batch
+from stepahead.events import (
+    BatchExecuted,
+    BatchFailed,
+    BatchPrepared,
+    BatchRefused,
+    CacheResetRequested,
+    Event,
+    HostReady,
+    PauseRequested,
+    RequestArrived,
+    RequestCancelled,
+    ResumeRequested,
+)
+from stepahead.requests import Intent, Stay
+from stepahead.state import State
+from stepahead.tables import REQUEST, BatchState, RequestState
+
+
+class Place(Enum):
+    """Where a KV block is; the first that applies."""
+
+    HELD = "held"
+    PENDING = "pending"
+    CACHED = "cached"
+    FREE = "free"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestView:
+    """A live request. Counts are tokens; ``blocks`` are its KV blocks, shallowest first."""
+
+    request_id: str
+    handle: int
+    epoch: int
+    state: RequestState
+    intent: Intent
+    rank: int
+    seat: int | None
+    prompt: int
+    final: int
+    known: int
+    scheduled: int
+    settled: int
+    committed: int
+    sampled: tuple[int, ...]
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowView:
+    """One request's share of a batch: it computes KV positions ``position`` to ``end - 1``."""
+
+    seat: int
+    handle: int
+    epoch: int
+    position: int
+    end: int
+    samples: bool
+    live: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchView:
+    """A batch that is not retired."""
+
+    batch_id: int
+    state: BatchState
+    rows: tuple[RowView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockView:
+    """A KV block; ``key`` is None without content identity, ``fence`` 0 when it has passed."""
+
+    block: int
+    place: Place
+    references: int
+    key: int | None
+    fence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """Counts by place, and one sentence for every law that does not hold (none in a sound kernel)."""
+
+    free: int
+    cached: int
+    held: int
+    pending: int
+    total: int
+    free_seats: int
+    draining_seats: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Possible:
+    """An event that may come next, with the batch or the request it would name."""
+
+    kind: type[Event]
+    batch_id: int | None = None
+    handle: int | None = None
+
+
+Row: TypeAlias = NDArray[np.int64]
+
+
+def view_requests(state: State) -> tuple[RequestView, ...]:
+    """Return the live requests in order of admission."""
+    return tuple(_view_request(state, stay) for _, stay in sorted(state.live.items()))
+
+
+def _view_request(state: State, stay: Stay) -> RequestView:
+    columns, seat = state.columns, stay.seat
+    seated = seat >= 0
+    return RequestView(
+        request_id=stay.request_id,
+        handle=stay.handle,
+        epoch=stay.epoch,
+        state=REQUEST.states[columns.state[seat]] if seated else stay.state,
+        intent=Intent(int(columns.intent[seat])) if seated else Intent.NONE,
+        rank=stay.rank,
+        seat=seat if seated else None,
+        prompt=stay.prompt,
+        final=stay.final,
+        known=int(columns.known[seat]) if seated else stay.known,
+        scheduled=int(columns.scheduled[seat]) if seated else 0,
+        settled=int(columns.settled[seat]) if seated else 0,
+        committed=int(columns.committed[seat]) if seated else 0,
+        sampled=tuple((columns.sampled(seat) if seated else stay.sampled).tolist()),
+        blocks=tuple(columns.held(seat).tolist()) if seated else (),
+    )
+
+
+def view_batches(state: State) -> tuple[BatchView, ...]:
+    """Return the batches that are not retired, oldest first."""
+    return tuple(_view_batch(batch) for batch in [*state.filled, *state.outstanding])
+
+
+def _view_batch(batch: Batch) -> BatchView:
+    rows = zip(
+        batch.seats.tolist(),
+        batch.handles.tolist(),
+        batch.epochs.tolist(),
+        batch.positions.tolist(),
+        batch.ends.tolist(),
+        batch.samples.tolist(),
+        batch.live.tolist(),
+        strict=True,
+    )
+    names = ("seat", "handle", "epoch", "position", "end", "samples", "live")
+    return BatchView(
+        batch_id=batch.batch_id,
+        state=batch.state,
+        rows=tuple(RowView(**dict(zip(names, row, strict=True))) for row in rows),
+    )
+
+
+def view_blocks(state: State) -> tuple[BlockView, ...]:
+    """Return all KV blocks by number."""
+    pool = state.pool
+    queued = set(pool.queued().tolist())
+    views: list[BlockView] = []
+    for block in range(pool.num_blocks):
+        references, key = int(pool.references[block]), int(pool.key[block])
+        fence = int(pool.fence[block])
+        if references:
+            place = Place.HELD
+        elif block not in queued:
+            place = Place.PENDING
+        else:
+            place = Place.CACHED if key >= 0 else Place.FREE
+        views.append(
+            BlockView(
+                block=block,
+                place=place,
+                references=references,
+                key=key if key >= 0 else None,
+                fence=fence if fence > pool.passed else 0,
+            )
+        )
+    return tuple(views)
+
+
+def audit(state: State) -> Audit:
+    """Recount everything from scratch; cheap enough to run in production whenever idle."""
+    pool, columns = state.pool, state.columns
+    queued = pool.queued()
+    keyed = pool.key[queued] >= 0
+    held = pool.references > 0
+    pending = ~held
+    pending[queued] = False
+    problems: list[str] = []
+    twice = len(queued) - len(set(queued.tolist()))
+    if twice or held[queued].any():
+        problems.append(
+            f"{twice} blocks are queued twice, {int(held[queued].sum())} queued and held"
+        )
+    if int(pending.sum()) != pool.pending_count:
+        problems.append(
+            f"{int(pending.sum())} blocks are pending, {pool.pending_count} are counted"
+        )
+    stuck = pending & (pool.fence <= pool.passed)
+    if stuck.any():
+        problems.append(f"blocks {np.flatnonzero(stuck).tolist()} wait for a fence that has passed")
+    owners: Counter[int] = Counter()
+    for seat in state.order:
+        owners.update(columns.held(int(seat)).tolist())
+    wrong = [b for b in range(pool.num_blocks) if owners[b] != pool.references[b]]
+    if wrong:
+        problems.append(f"blocks {wrong} have references that no block table accounts for")
+    problems.extend(_audit_keys(state))
+    draining = len(state.fenced_seats)
+    seats = len(state.seated)
+    if len(columns.free_seats) + draining + len(state.order) != seats:
+        problems.append(
+            f"{len(columns.free_seats)} free, {draining} draining and {len(state.order)} taken seats "
+            f"are not {seats}"
+        )
+    return Audit(
+        free=int((~keyed).sum()),
+        cached=int(keyed.sum()),
+        held=int(held.sum()),
+        pending=int(pending.sum()),
+        total=pool.num_blocks,
+        free_seats=len(columns.free_seats),
+        draining_seats=draining,
+        problems=tuple(problems),
+    )
+
+
+def _audit_keys(state: State) -> list[str]:
+    pool = state.pool
+    keyed = np.flatnonzero(pool.key >= 0)
+    forward = pool.block_of[pool.key[keyed]] != keyed
+    known = np.flatnonzero(pool.block_of >= 0)
+    backward = pool.key[pool.block_of[known]] != known
+    if forward.any() or backward.any():
+        return ["block to key and key to block disagree"]
+    return []
+
+
+def enabled(state: State) -> tuple[Possible, ...]:
+    """Return the events that may come next under the host contract, in a fixed order."""
+    batches = state.outstanding
+    building = bool(batches) and batches[-1].state is BatchState.QUEUED
+    possible: list[Possible] = []
+    if building:
+        newest = batches[-1].batch_id
+        possible.append(Possible(kind=BatchPrepared, batch_id=newest))
+        possible.append(Possible(kind=BatchRefused, batch_id=newest))
+    else:
+        possible.append(Possible(kind=HostReady))
+    if batches and batches[0].state is BatchState.DISPATCHED:
+        oldest = batches[0].batch_id
+        possible.append(Possible(kind=BatchExecuted, batch_id=oldest))
+        possible.append(Possible(kind=BatchFailed, batch_id=oldest))
+    possible.extend(Possible(kind=RequestCancelled, handle=handle) for handle in sorted(state.live))
+    possible.append(Possible(kind=RequestArrived))
+    possible.append(Possible(kind=ResumeRequested if state.paused else PauseRequested))
+    possible.append(Possible(kind=CacheResetRequested))
+    return tuple(possible)
+
+
+def digest(state: State) -> str:
+    """Return a SHA-256 of everything that can influence a later command, as hex.
+
+    Stale entries (free seats, table entries beyond a request's blocks, places in the queue) are
+    left out, so equal digests mean equal futures and stretched equals single-stepped.
+    """
+    pool, columns = state.pool, state.columns
+    hasher = hashlib.sha256()
+
+    def feed(*parts: object) -> None:
+        for part in parts:
+            data = (
+                part.astype("<i8").tobytes()
+                if isinstance(part, np.ndarray)
+                else repr(part).encode()
+            )
+            hasher.update(len(data).to_bytes(8, "little") + data)
+
+    feed(pool.queued(), pool.references, pool.key)
+    feed(np.where(pool.fence > pool.passed, pool.fence, 0), pool.passed, *pool.pending)
+    for stay in state.live.values():
+        feed(stay.request_id, stay.handle, stay.rank, stay.prompt, stay.final, stay.floor, stay.eos)
+        feed(
+            sorted(stay.stops), stay.keys, stay.seat, stay.epoch, stay.sampled, stay.settled_before
+        )
+        if stay.seat >= 0:
+            feed(columns.arena[:, stay.seat], columns.held(stay.seat), columns.sampled(stay.seat))
+    feed(state.order, tuple(columns.free_seats), tuple(state.fenced_seats))
+    for batch in [*state.filled, *state.outstanding]:
+        feed(batch.batch_id, batch.state.value, batch.seats, batch.handles, batch.epochs)
+        feed(batch.positions, batch.ends, batch.samples, batch.live)
+        feed(sorted((row, reason.value) for row, reason in batch.dead.items()))
+    feed(state.next_batch, state.next_handle, state.paused, state.pause_due, state.device_failed)
+    return hasher.hexdigest()

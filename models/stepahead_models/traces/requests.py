@@ -1,0 +1,77 @@
+"""Requests as a reader found them: in line order, in ns, one list per column.
+
+Owns the step from lists in line order to a `Trace` in arrival order. Knows no file layout.
+"""
+
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead_models.traces.columns import NONE_GIVEN, Trace
+from stepahead_models.traces.problems import BadLine
+
+# Lengths fit the int32 columns of a kernel; no context window comes near.
+TOKENS_MAX: Final = 2**31 - 1
+TOKENS_EXPECTED: Final = f"a whole number from 1 to {TOKENS_MAX}"
+
+
+@dataclass(slots=True, kw_only=True)
+class FoundRequests:
+    """Columns in line order; an empty optional column means that the format has none.
+
+    Times are ns on the file's own clock. ``hash_ids`` has one list per request.
+    """
+
+    format_name: str
+    times_ns: list[int] = field(default_factory=list[int])
+    input_lengths: list[int] = field(default_factory=list[int])
+    output_lengths: list[int] = field(default_factory=list[int])
+    request_ids: list[str] = field(default_factory=list[str])
+    max_tokens: list[int] = field(default_factory=list[int])
+    cancel_after_ns: list[int] = field(default_factory=list[int])
+    cancel_after_tokens: list[int] = field(default_factory=list[int])
+    priorities: list[int] = field(default_factory=list[int])
+    hash_ids: list[list[int]] = field(default_factory=list[list[int]])
+    hash_block_size: int = 0
+
+    def in_order_of_arrival(self, name: str, bad_lines: tuple[BadLine, ...]) -> Trace:
+        """Build the trace: sorted by arrival, equal times in line order, the first arrival at 0."""
+        count = len(self.times_ns)
+        times = np.array(self.times_ns, dtype=np.int64)
+        order = np.argsort(times, kind="stable")
+        places: list[int] = order.tolist()
+        ids = self.request_ids or [f"r{index}" for index in range(count)]
+        flat, offsets = self._ragged(places)
+
+        def column(values: list[int], default: int) -> NDArray[np.int64]:
+            if not values:
+                return np.full(count, default, dtype=np.int64)
+            return np.array(values, dtype=np.int64)[order]
+
+        return Trace(
+            request_ids=tuple(ids[index] for index in places),
+            arrivals_ns=times[order] - times.min(),
+            input_lengths=column(self.input_lengths, 0),
+            output_lengths=column(self.output_lengths, 0),
+            max_tokens=column(self.max_tokens, NONE_GIVEN),
+            cancel_after_ns=column(self.cancel_after_ns, NONE_GIVEN),
+            cancel_after_tokens=column(self.cancel_after_tokens, NONE_GIVEN),
+            priorities=column(self.priorities, 0),
+            hash_offsets=offsets,
+            hash_ids=flat,
+            hash_block_size=self.hash_block_size,
+            name=name,
+            format_name=self.format_name,
+            bad_lines=bad_lines,
+        )
+
+    def _ragged(self, places: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        if not self.hash_ids:
+            return np.zeros(0, dtype=np.int64), np.zeros(len(self.times_ns) + 1, dtype=np.int64)
+        lists = [self.hash_ids[index] for index in places]
+        offsets = np.fromiter(accumulate(map(len, lists), initial=0), np.int64, len(lists) + 1)
+        flat = np.fromiter(chain.from_iterable(lists), np.int64, int(offsets[-1]))
+        return flat, offsets

@@ -6,12 +6,13 @@ from typing import Final
 
 import numpy as np
 
+from stepahead.arrays import EMPTY, Ints
 from stepahead.commands import AdmitRequest, RefusalReason, RefuseRequest
 from stepahead.config import WaitingOrder
 from stepahead.errors import HostContractError
 from stepahead.events import RequestArrived
 from stepahead.requests import Stay
-from stepahead.state import NO_SEATS, State
+from stepahead.state import State
 
 _PRIORITY_LIMIT: Final = 1 << 20
 _ARRIVALS: Final = 1 << 40
@@ -37,7 +38,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
     handle = state.next_handle
     state.next_handle += 1
     by_priority = config.order is WaitingOrder.PRIORITY
-    keys = event.block_keys if config.prefix_caching and event.block_keys is not None else NO_SEATS
+    keys = event.block_keys if config.prefix_caching and event.block_keys is not None else EMPTY
     stay = Stay(
         request_id=event.request_id,
         handle=handle,
@@ -66,7 +67,6 @@ def _final_length(state: State, event: RequestArrived) -> int:
 
 
 def _refusal(state: State, event: RequestArrived) -> tuple[RefusalReason, str] | None:
-    config = state.config
     if event.prompt_length < 1:
         return RefusalReason.EMPTY_PROMPT, "the prompt has no token; send at least one"
     if problem := _bad_parameter(state, event):
@@ -76,6 +76,11 @@ def _refusal(state: State, event: RequestArrived) -> tuple[RefusalReason, str] |
     if event.request_id in state.newest:
         detail = f"request id {event.request_id} is live; wait for its end or use another id"
         return RefusalReason.DUPLICATE_ID, detail
+    return _does_not_fit(state, event)
+
+
+def _does_not_fit(state: State, event: RequestArrived) -> tuple[RefusalReason, str] | None:
+    config = state.config
     if event.prompt_length >= config.max_model_len:
         detail = (
             f"the prompt has {event.prompt_length} tokens, max_model_len={config.max_model_len} "
@@ -105,11 +110,13 @@ def _bad_parameter(state: State, event: RequestArrived) -> str | None:
     if any(token < 0 for token in event.stop_token_ids):
         return f"stop_token_ids={event.stop_token_ids}; give token ids >= 0"
     keys = event.block_keys
-    if keys is None or not len(keys):
-        return None
-    full = event.prompt_length // state.config.block_size
-    if keys.ndim != 1 or len(keys) > full or not np.issubdtype(keys.dtype, np.integer):
+    return None if keys is None else _bad_keys(keys, event.prompt_length // state.config.block_size)
+
+
+def _bad_keys(keys: Ints, full: int) -> str | None:
+    if keys.ndim != 1 or len(keys) > full or keys.dtype != np.int64:
         return (
-            f"block_keys has shape {keys.shape}; give at most {full} integers, one per full block"
+            f"block_keys is {keys.dtype} of shape {keys.shape}; give at most {full} int64, one per "
+            "full block of the prompt"
         )
-    return "block_keys holds a negative key; give integers >= 0" if keys.min() < 0 else None
+    return "block_keys holds a negative key; give integers >= 0" if (keys < 0).any() else None

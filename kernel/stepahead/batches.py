@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import Ints, Mask
 from stepahead.blocks import Receipt
 from stepahead.commands import FinishReason
 from stepahead.tables import BATCH, BatchState, BatchTrigger
@@ -22,19 +22,19 @@ class Batch:
     """
 
     batch_id: int
-    seats: NDArray[np.int64]
-    handles: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    samples: NDArray[np.bool_]
+    seats: Ints
+    handles: Ints
+    epochs: Ints
+    positions: Ints
+    ends: Ints
+    samples: Mask
     decode: bool
-    live: NDArray[np.bool_]
+    live: Mask
     grant: Receipt
-    grant_rows: NDArray[np.int64]
+    grant_rows: Ints
     hits: dict[int, Receipt]
     state: BatchState = BatchState.QUEUED
-    dead: dict[int, FinishReason] = field(default_factory=dict)
+    dead: dict[int, FinishReason] = field(default_factory=dict[int, FinishReason])
 
     def move(self, trigger: BatchTrigger) -> None:
         """Follow the table.
@@ -58,5 +58,4 @@ class Batch:
 
     def copy(self) -> Batch:
         """Return an independent copy; the arrays are never written."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return Batch(**{**fields, "dead": dict(self.dead), "hits": dict(self.hits)})
+        return replace(self, dead=dict(self.dead), hits=dict(self.hits))

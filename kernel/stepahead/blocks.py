@@ -12,14 +12,12 @@ The pool knows nothing of requests; it hands out and takes back block numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
-
-Blocks: TypeAlias = NDArray[np.int64]
 
 _HOLE: Final = -1
 NO_KEY: Final = -1
@@ -27,25 +25,32 @@ NO_KEY: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Blocks taken out of the queue, with what it needs to put them back without a trace.
+    """Ints taken out of the queue, with what it needs to put them back without a trace.
 
     ``queued_at`` is where they stood (`_HOLE`: they were not queued), valid while the queue keeps
     its ``layout``; ``forgotten`` are the keys that granted blocks lost (empty for a hit).
     """
 
-    blocks: Blocks
-    queued_at: Blocks
+    blocks: Ints
+    queued_at: Ints
     layout: int
-    forgotten: Blocks
+    forgotten: Ints
 
-    def subset(self, mask: NDArray[np.bool_]) -> Receipt:
+    def subset(self, mask: Mask) -> Receipt:
         """Return the receipt of some of the granted blocks."""
         if mask.all():
             return self
         return Receipt(self.blocks[mask], self.queued_at[mask], self.layout, self.forgotten[mask])
 
 
-_NOTHING: Final = np.empty(0, dtype=np.int64)
+class PoolCopy(NamedTuple):
+    """A copy of a `BlockPool`."""
+
+    arrays: tuple[Ints, ...]
+    block_of: Ints
+    counts: tuple[int, int, int, int, int]
+    marks: tuple[int, int]
+    pending: tuple[Ints, ...]
 
 
 class BlockPool:
@@ -53,33 +58,34 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.references = np.zeros(num_blocks, dtype=np.int64)
-        self.key = np.full(num_blocks, NO_KEY, dtype=np.int64)
-        self.fence = np.zeros(num_blocks, dtype=np.int64)
-        self.block_of = np.full(16, -1, dtype=np.int64)
+        self.references: Ints = np.zeros(num_blocks, dtype=np.int64)
+        self.key: Ints = np.full(num_blocks, NO_KEY, dtype=np.int64)
+        self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
+        self.block_of: Ints = np.full(16, -1, dtype=np.int64)
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
-        self._queue = np.empty(3 * num_blocks + 1, dtype=np.int64)
+        self._queue: Ints = np.empty(3 * num_blocks + 1, dtype=np.int64)
         self._queue[num_blocks : 2 * num_blocks] = np.arange(num_blocks)
-        self._position = np.arange(num_blocks, 2 * num_blocks, dtype=np.int64)
+        self._position: Ints = np.arange(num_blocks, 2 * num_blocks, dtype=np.int64)
         self._head = num_blocks
         self._tail = 2 * num_blocks
         self._layout = 0
         self.available = num_blocks
-        self.pending: list[Blocks] = []
+        self.pending: list[Ints] = []
         self.pending_count = 0
         self.passed = 0
         self.releases = 0
 
     # -- allocation ---------------------------------------------------------------------------
 
-    def peek(self, count: int) -> Blocks:
+    def peek(self, count: int) -> Ints:
         """Return the next ``count`` blocks that `take` would hand out, without taking them."""
         head = self._head
         if self._tail - head == self.available:
             return self._queue[head : head + count].copy()
         queued = self._queue[head : self._tail]
-        return queued[queued != _HOLE][:count]
+        filled: Ints = queued[queued != _HOLE]
+        return filled[:count]
 
     def take(self, count: int) -> Receipt:
         """Pop ``count`` blocks for one holder each; they forget what they contained.
@@ -120,10 +126,11 @@ class BlockPool:
         self.block_of[receipt.forgotten[keyed]] = blocks[keyed]
         self.releases += 1
 
-    def release(self, blocks: Blocks, fence: int) -> int:
-        """Drop one reference of each block (distinct, shallowest first); return how many got none left.
+    def release(self, blocks: Ints, fence: int) -> int:
+        """Drop one reference of each block; return how many got none left.
 
-        Blocks without references wait until ``fence`` (a batch number; 0: nothing in flight) passes.
+        Blocks are distinct, shallowest first. Those without references wait until ``fence`` (a
+        batch number; 0: nothing in flight) passes.
         """
         if not len(blocks):
             return 0
@@ -149,7 +156,7 @@ class BlockPool:
         self.passed = passed
         if not self.pending:
             return
-        still: list[Blocks] = []
+        still: list[Ints] = []
         for blocks in self.pending:
             loose = blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]
             ready = self.fence[loose] <= passed
@@ -169,17 +176,17 @@ class BlockPool:
             grown[: len(self.block_of)] = self.block_of
             self.block_of = grown
 
-    def match(self, keys: Blocks) -> Blocks:
+    def match(self, keys: Ints) -> Ints:
         """Return the blocks that hold the longest known prefix of ``keys``."""
-        blocks = self.block_of[keys]
+        blocks: Ints = self.block_of[keys]
         unknown = blocks < 0
         return blocks[: int(unknown.argmax())] if unknown.any() else blocks
 
-    def idle_among(self, blocks: Blocks) -> int:
+    def idle_among(self, blocks: Ints) -> int:
         """Count those of ``blocks`` that stand in the queue."""
         return int((self._position[blocks] != _HOLE).sum())
 
-    def hit(self, blocks: Blocks) -> Receipt:
+    def hit(self, blocks: Ints) -> Receipt:
         """Take matched blocks into use, shared with whoever holds them already."""
         queued_at = self._position[blocks]
         queued = queued_at != _HOLE
@@ -187,7 +194,7 @@ class BlockPool:
         waiting = ~queued & (self.references[blocks] == 0)
         self.pending_count -= int(waiting.sum())
         self.references[blocks] += 1
-        return Receipt(blocks, queued_at, self._layout, _NOTHING)
+        return Receipt(blocks, queued_at, self._layout, EMPTY)
 
     def undo_hit(self, receipt: Receipt) -> None:
         """Give matched blocks back as if they had not been touched."""
@@ -203,7 +210,7 @@ class BlockPool:
         self._append(blocks[loose & ~waits & ~home][::-1])
         self.releases += 1
 
-    def commit(self, blocks: Blocks, keys: Blocks) -> None:
+    def commit(self, blocks: Ints, keys: Ints) -> None:
         """Give written blocks their content's identity; the newest block with a key keeps it."""
         before = self.block_of[keys]
         self.key[before[before >= 0]] = NO_KEY
@@ -221,23 +228,23 @@ class BlockPool:
 
     # -- the queue ----------------------------------------------------------------------------
 
-    def queued(self) -> Blocks:
+    def queued(self) -> Ints:
         """Return the free and cached blocks in the order in which they will be reused."""
         return self.peek(self.available)
 
-    def _leave_queue(self, blocks: Blocks, queued_at: Blocks) -> None:
+    def _leave_queue(self, blocks: Ints, queued_at: Ints) -> None:
         self._queue[queued_at] = _HOLE
         self._position[blocks] = _HOLE
         self.available -= len(blocks)
 
-    def _return_home(self, blocks: Blocks, queued_at: Blocks) -> None:
+    def _return_home(self, blocks: Ints, queued_at: Ints) -> None:
         if len(blocks):
             self._queue[queued_at] = blocks
             self._position[blocks] = queued_at
             self._head = min(self._head, int(queued_at.min()))
             self.available += len(blocks)
 
-    def _append(self, blocks: Blocks) -> None:
+    def _append(self, blocks: Ints) -> None:
         count = len(blocks)
         if not count:
             return
@@ -258,27 +265,24 @@ class BlockPool:
 
     # -- copies -------------------------------------------------------------------------------
 
-    def snapshot(self) -> tuple[object, ...]:
+    def snapshot(self) -> PoolCopy:
         """Return a copy of everything, for `restore`."""
-        arrays = (self.references, self.key, self.fence, self.block_of, self._queue, self._position)
-        counts = (self._head, self._tail, self._layout, self.available, self.pending_count)
-        return (
-            tuple(array.copy() for array in arrays),
-            counts,
+        return PoolCopy(
+            tuple(array.copy() for array in self._arrays()),
+            self.block_of.copy(),
+            (self._head, self._tail, self._layout, self.available, self.pending_count),
             (self.passed, self.releases),
             tuple(self.pending),
         )
 
-    def restore(self, saved: tuple[object, ...]) -> None:
+    def restore(self, saved: PoolCopy) -> None:
         """Return to a `snapshot` of this pool."""
-        arrays, counts, marks, pending = saved
-        assert isinstance(arrays, tuple)
-        assert isinstance(counts, tuple)
-        assert isinstance(marks, tuple)
-        assert isinstance(pending, tuple)
-        self.references, self.key, self.fence, self.block_of, self._queue, self._position = (
-            array.copy() for array in arrays
-        )
-        self._head, self._tail, self._layout, self.available, self.pending_count = counts
-        self.passed, self.releases = marks
-        self.pending = list(pending)
+        for array, copy in zip(self._arrays(), saved.arrays, strict=True):
+            array[:] = copy
+        self.block_of = saved.block_of.copy()
+        self._head, self._tail, self._layout, self.available, self.pending_count = saved.counts
+        self.passed, self.releases = saved.marks
+        self.pending = list(saved.pending)
+
+    def _arrays(self) -> tuple[Ints, ...]:
+        return self.references, self.key, self.fence, self._queue, self._position

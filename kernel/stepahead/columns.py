@@ -6,10 +6,11 @@ only when every batch that may touch it is back, so a row number in flight never
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from stepahead.arrays import Ints
 
 #: The facts kept per seat, in tokens unless named otherwise.
 COLUMNS: Final = (
@@ -31,6 +32,15 @@ COLUMNS: Final = (
 )
 
 
+class ColumnsCopy(NamedTuple):
+    """A copy of `Columns`."""
+
+    arena: Ints
+    table: Ints
+    tokens: Ints
+    free_seats: tuple[int, ...]
+
+
 class Columns:
     """The columns and block tables of ``seats`` seats; every column has shape ``(seats,)``.
 
@@ -38,30 +48,27 @@ class Columns:
     ``(seats, width)``, and grows in width when a request with a longer output is seated.
     """
 
-    known: NDArray[np.int64]
-    scheduled: NDArray[np.int64]
-    settled: NDArray[np.int64]
-    prompt: NDArray[np.int64]
-    final: NDArray[np.int64]
-    floor: NDArray[np.int64]
-    blocks: NDArray[np.int64]
-    committed: NDArray[np.int64]
-    eos: NDArray[np.int64]
-    last_token: NDArray[np.int64]
-    handle: NDArray[np.int64]
-    epoch: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    state: NDArray[np.int64]
-    intent: NDArray[np.int64]
+    known: Ints
+    scheduled: Ints
+    settled: Ints
+    prompt: Ints
+    final: Ints
+    floor: Ints
+    blocks: Ints
+    committed: Ints
+    eos: Ints
+    last_token: Ints
+    handle: Ints
+    epoch: Ints
+    rank: Ints
+    state: Ints
+    intent: Ints
 
     def __init__(self, seats: int, blocks_per_request: int) -> None:
-        self.arena = np.zeros((len(COLUMNS), seats), dtype=np.int64)
-        self.table = np.zeros((seats, blocks_per_request), dtype=np.int64)
-        self.tokens = np.zeros((seats, 16), dtype=np.int64)
-        self.free_seats = list(range(seats - 1, -1, -1))
-        self._name_rows()
-
-    def _name_rows(self) -> None:
+        self.arena: Ints = np.zeros((len(COLUMNS), seats), dtype=np.int64)
+        self.table: Ints = np.zeros((seats, blocks_per_request), dtype=np.int64)
+        self.tokens: Ints = np.zeros((seats, 16), dtype=np.int64)
+        self.free_seats: list[int] = list(range(seats - 1, -1, -1))
         for name, row in zip(COLUMNS, self.arena, strict=True):
             setattr(self, name, row)
 
@@ -73,26 +80,22 @@ class Columns:
             grown[:, :width] = self.tokens
             self.tokens = grown
 
-    def held(self, seat: int) -> NDArray[np.int64]:
+    def held(self, seat: int) -> Ints:
         """Return the blocks of a seat, shallowest first."""
         return self.table[seat, : self.blocks[seat]]
 
-    def sampled(self, seat: int) -> NDArray[np.int64]:
+    def sampled(self, seat: int) -> Ints:
         """Return a copy of the sampled tokens of a seat."""
         return self.tokens[seat, : self.known[seat] - self.prompt[seat]].copy()
 
-    def snapshot(self) -> tuple[object, ...]:
+    def snapshot(self) -> ColumnsCopy:
         """Return a copy of everything, for `restore`."""
-        return self.arena.copy(), self.table.copy(), self.tokens.copy(), tuple(self.free_seats)
+        seats = tuple(self.free_seats)
+        return ColumnsCopy(self.arena.copy(), self.table.copy(), self.tokens.copy(), seats)
 
-    def restore(self, saved: tuple[object, ...]) -> None:
+    def restore(self, saved: ColumnsCopy) -> None:
         """Return to a `snapshot` of these columns."""
-        arena, table, tokens, free_seats = saved
-        assert isinstance(arena, np.ndarray)
-        assert isinstance(table, np.ndarray)
-        assert isinstance(tokens, np.ndarray)
-        assert isinstance(free_seats, tuple)
-        self.arena[:] = arena
-        self.table[:] = table
-        self.tokens = tokens.copy()
-        self.free_seats = list(free_seats)
+        self.arena[:] = saved.arena
+        self.table[:] = saved.table
+        self.tokens = saved.tokens.copy()
+        self.free_seats = list(saved.free_seats)

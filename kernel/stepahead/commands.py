@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-Ints: TypeAlias = NDArray[np.int64]
-Mask: TypeAlias = NDArray[np.bool_]
+from stepahead.arrays import Ints, Mask
 
 
 class FinishReason(Enum):
@@ -71,7 +67,8 @@ class PrepareBatch:
         samples: the row returns one sampled token.
         block_rows, block_slots, blocks: shape ``(new blocks,)``; write ``blocks`` into entry
             ``block_slots`` of the block table of the seat of row ``block_rows``. A seat's table is
-            empty when its (handle, epoch) is new; blocks below its first position hold a cached prefix.
+            empty when its (handle, epoch) is new; blocks below its first position hold a cached
+            prefix.
         history_rows, history_positions, history_tokens: shape ``(recomputed inputs,)``; input
             tokens that were sampled before a preemption. Prompt tokens are the host's own; the
             last input of a decode row comes with `DispatchBatch`.

@@ -31,7 +31,7 @@ class KernelConfig:
         block_size: tokens per KV block, at least 1.
         max_concurrency: rows per batch at most.
         max_num_batched_tokens: tokens per batch at most.
-        max_tokens_per_row: tokens of one prompt chunk at most (the device's largest prefill bucket).
+        max_tokens_per_row: tokens of one prompt chunk at most (the largest prefill bucket).
         max_model_len: prompt plus output of one request at most.
         lookahead: batches that may stand outstanding behind the first one; 0 eager, 1 overlap.
         order: order of the waiting line.

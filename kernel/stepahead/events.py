@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-Tokens: TypeAlias = NDArray[np.int64]
+from stepahead.arrays import Ints
 
 
 class CancelReason(Enum):
@@ -60,7 +57,7 @@ class RequestArrived:
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
-    block_keys: NDArray[np.int64] | None = None
+    block_keys: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +75,14 @@ class RequestCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReady:
-    """The host has no work and no other event of this instant. Answered by `PrepareBatch` or nothing."""
+    """The host has no work and no event of this instant. Answered by `PrepareBatch`, if any."""
 
     at: int
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchPrepared:
-    """The host built the batch's input buffers. Answered by `DispatchBatch` if its turn has come."""
+    """The host built the batch's inputs. Answered by `DispatchBatch` if its turn has come."""
 
     batch_id: int
     at: int
@@ -110,13 +107,13 @@ class BatchExecuted:
     """
 
     batch_id: int
-    tokens: Tokens
+    tokens: Ints
     at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailed:
-    """The device failed. Requests of the batch, or all of them, are answered by `FinishRequest`."""
+    """The device failed. The batch's requests, or all, are answered by `FinishRequest`."""
 
     batch_id: int
     scope: FailureScope
@@ -147,7 +144,7 @@ class ResumeRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheResetRequested:
-    """Forget all cached content. Answered by `ReportCacheReset`; refused while blocks are in use."""
+    """Forget all cached content. Answered by `ReportCacheReset`, not done while in use."""
 
     at: int
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-
 from stepahead.admission import arrive
 from stepahead.batches import Batch
 from stepahead.blocks import BlockPool
@@ -74,43 +73,9 @@ class Kernel:
                 f"{type(event).__name__} is reported at {event.at}, before the last event at "
                 f"{state.now}; report events in order of time"
             )
-        commands = self._answer(state, event)
+        commands = _answer(state, event)
         state.now = event.at
         return tuple(commands)
-
-    def _answer(self, state: State, event: Event) -> list[Command]:
-        match event:
-            case HostReady():
-                return _host_ready(state)
-            case BatchPrepared():
-                _building(state, event.batch_id).move(BatchTrigger.PREPARE)
-                dispatch = dispatch_next(state)
-                return [] if dispatch is None else [dispatch]
-            case BatchExecuted():
-                return _executed(state, event)
-            case RequestArrived():
-                return [arrive(state, event)]
-            case RequestCancelled():
-                return _cancelled(state, event)
-            case BatchRefused():
-                undo(state, _building(state, event.batch_id), BatchTrigger.REFUSE)
-                state.counters.refused_batches += 1
-                return report_pause(state)
-            case BatchFailed():
-                return _failed(state, event)
-            case Woke():
-                return []
-            case PauseRequested():
-                state.paused = state.pause_due = True
-                return report_pause(state)
-            case ResumeRequested():
-                state.paused = state.pause_due = False
-                return []
-            case CacheResetRequested():
-                idle = all(stay is None for stay in state.seated) and not state.outstanding
-                return [ReportCacheReset(done=idle and state.pool.forget_all())]
-            case _:
-                assert_never(event)
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -180,6 +145,46 @@ class Kernel:
         return not self._state.live and not self._state.outstanding
 
 
+def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911 - one case per event
+    match event:
+        case HostReady():
+            return _host_ready(state)
+        case BatchPrepared():
+            return _prepared(state, event)
+        case BatchExecuted():
+            return _executed(state, event)
+        case RequestArrived():
+            return [arrive(state, event)]
+        case RequestCancelled():
+            return _cancelled(state, event)
+        case BatchRefused():
+            undo(state, _building(state, event.batch_id), BatchTrigger.REFUSE)
+            state.counters.refused_batches += 1
+            return report_pause(state)
+        case BatchFailed():
+            return _failed(state, event)
+        case Woke():
+            return []
+        case PauseRequested():
+            state.paused = state.pause_due = True
+            state.steady = None
+            return report_pause(state)
+        case ResumeRequested():
+            state.paused = state.pause_due = False
+            return []
+        case CacheResetRequested():
+            idle = not len(state.order) and not state.outstanding
+            return [ReportCacheReset(done=idle and state.pool.forget_all())]
+        case _:
+            assert_never(event)
+
+
+def _prepared(state: State, event: BatchPrepared) -> list[Command]:
+    _building(state, event.batch_id).move(BatchTrigger.PREPARE)
+    dispatch = dispatch_next(state)
+    return [] if dispatch is None else [dispatch]
+
+
 def _host_ready(state: State) -> list[Command]:
     if state.outstanding and state.outstanding[-1].state is BatchState.QUEUED:
         raise HostContractError(
@@ -232,16 +237,15 @@ def _failed(state: State, event: BatchFailed) -> list[Command]:
         batch = in_flight(state, event.batch_id)
         batch.move(BatchTrigger.FAIL)
         state.outstanding.pop(0)
-        doomed = [state.seated[seat] for seat in batch.seats[batch.live]]
+        doomed = state.stays(batch.seats[batch.live])
     else:
         in_flight(state, event.batch_id)
         for batch in state.outstanding:
             batch.move(BatchTrigger.FAIL)
         state.outstanding = []
         state.device_failed = True
-        doomed = [state.seated[seat] for seat in state.order]
-        doomed.extend(state.waiting)
-    finished = [state.end(stay, FinishReason.ERROR) for stay in doomed if stay is not None]
+        doomed = [*state.stays(state.order), *state.waiting]
+    finished = [state.end(stay, FinishReason.ERROR) for stay in doomed]
     state.pass_fences()
     dispatch = dispatch_next(state)
     first: list[Command] = [] if dispatch is None else [dispatch]

@@ -5,29 +5,24 @@ rank (priority, then arrival). A running request that lacks a block stops admiss
 younger request's growth, and marks just enough of the youngest as victims.
 
 Why this ends (the progress measure, lexicographic): tokens the oldest still needs, blocks it lacks,
-unfinished batches that its fences wait for. The oldest is never a victim, so its tokens never grow.
-If it lacks blocks, victims are marked until what is free plus what is coming covers the lack, and
-nobody younger takes a block meanwhile, so each batch that comes back lowers the second or the third.
-Alone it always fits: a request that does not is refused at arrival.
+unfinished batches that its fences wait for. The oldest is never a victim, so its tokens never
+grow. If it lacks blocks, victims are marked until what is free plus what is coming covers the lack,
+and nobody younger takes a block meanwhile, so each batch that comes back lowers the second or the
+third. Alone it always fits: a request that does not is refused at arrival.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.config import BatchPreference
-from stepahead.errors import KernelBug
 from stepahead.requests import Intent, Stay
-from stepahead.state import FILLED, NO_SEATS, QUEUED, State, Steady
+from stepahead.state import FILLED, QUEUED, State, Steady
 from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
-
-Ints = NDArray[np.int64]
 
 
 def may_select(state: State) -> bool:
@@ -59,7 +54,7 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
         state.steady = None
         return None
     steady.turns -= 1
-    slots = columns.blocks[seats[grown]] if len(grown) else NO_SEATS
+    slots = columns.blocks[seats[grown]] if len(grown) else EMPTY
     grant = state.pool.take(len(grown))
     ends = scheduled + 1
     columns.scheduled[seats] = ends
@@ -95,9 +90,9 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
         block_rows=grown,
         block_slots=slots,
         blocks=grant.blocks,
-        history_rows=NO_SEATS,
-        history_positions=NO_SEATS,
-        history_tokens=NO_SEATS,
+        history_rows=EMPTY,
+        history_positions=EMPTY,
+        history_tokens=EMPTY,
     )
 
 
@@ -132,6 +127,7 @@ def _plan(state: State) -> PrepareBatch | None:
             short = lacks
     complete = short == len(able)
     hits: dict[int, Receipt] = {}
+    admitted: list[int] = []
     if complete and len(state.waiting):
         hits, admitted, left = _admit(state, left, len(able), seats, needs)
     if not decode_first:
@@ -161,11 +157,11 @@ def _plan(state: State) -> PrepareBatch | None:
 def _able(state: State) -> Ints:
     """Return the seats of the requests that can have a row, in rank order."""
     columns = state.columns
-    able = state.order[columns.intent[state.order] == Intent.NONE.value]
+    able: Ints = state.order[columns.intent[state.order] == Intent.NONE.value]
     return able[columns.scheduled[able] < columns.final[able] - 1]
 
 
-def _share(counts: Ints, want: Ints, group: NDArray[np.bool_], left: int) -> int:
+def _share(counts: Ints, want: Ints, group: Mask, left: int) -> int:
     """Give the rows of ``group`` what they want, in order, until ``left`` tokens are spent."""
     wanted = want[group]
     before = np.cumsum(wanted) - wanted
@@ -175,14 +171,14 @@ def _share(counts: Ints, want: Ints, group: NDArray[np.bool_], left: int) -> int
 
 
 def _blocks_needed(state: State, seats: Ints, counts: Ints) -> Ints:
-    """Return how many new blocks each row needs for ``counts`` more positions; 0 where it has none."""
+    """Return how many new blocks each row needs for ``counts`` more positions."""
     columns, size = state.columns, state.config.block_size
     needs = -(-(columns.scheduled[seats] + counts) // size) - columns.blocks[seats]
     return np.where(counts > 0, np.maximum(needs, 0), 0)
 
 
 def _make_room(state: State, lacking: int, need: int) -> bool:
-    """See that ``need`` blocks become free for ``lacking`` and its elders; tell if victims were found.
+    """See that ``need`` blocks become free for ``lacking`` and its elders; tell if it found some.
 
     Victims are younger than ``lacking``, youngest first, and only as many as it takes: what is
     pending behind a fence, and what requests that leave anyway will free, counts as coming. A
@@ -195,28 +191,21 @@ def _make_room(state: State, lacking: int, need: int) -> bool:
     missing -= sum(_own_blocks(state, int(seat)) for seat in order[leaving])
     younger = ~leaving & (columns.rank[order] > columns.rank[lacking])
     found = False
-    for victim in order[younger][::-1]:
+    for victim in state.stays(order[younger][::-1]):
         if missing <= 0:
             break
         found = True
-        missing -= _own_blocks(state, int(victim))
-        if state.newest_row(int(victim)):
-            columns.intent[victim] = Intent.PREEMPT.value
+        missing -= _own_blocks(state, victim.seat)
+        if state.newest_row(victim.seat):
+            columns.intent[victim.seat] = Intent.PREEMPT.value
         else:
-            state.preempt(_stay(state, int(victim)))
+            state.preempt(victim)
     return found
 
 
 def _own_blocks(state: State, seat: int) -> int:
     """Count the blocks that only this seat holds: what its release would free."""
     return int((state.pool.references[state.columns.held(seat)] == 1).sum())
-
-
-def _stay(state: State, seat: int) -> Stay:
-    stay = state.seated[seat]
-    if stay is None:
-        raise KernelBug(f"seat {seat} is in the running order and has no request")
-    return stay
 
 
 def _admit(
@@ -344,8 +333,8 @@ def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
     last = batch.ends - batch.samples
     rows = np.flatnonzero(last > first)
     if not len(rows):
-        return NO_SEATS, NO_SEATS, NO_SEATS
-    spans = [np.arange(first[row], last[row]) for row in rows]
+        return EMPTY, EMPTY, EMPTY
+    spans: list[Ints] = [np.arange(first[row], last[row]) for row in rows]
     tokens = [
         columns.tokens[batch.seats[row], span - prompt[row]]
         for row, span in zip(rows, spans, strict=True)
@@ -378,11 +367,10 @@ def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:
         state.move(np.array([seat]), RequestTrigger.WITHDRAW)
         state.vacate(stay)
         state.waiting.add(stay)
-    for seat in seats:
-        stay = state.seated[seat]
-        if stay is None or state.newest_row(int(seat)):
+    for stay in state.stays(seats):
+        if state.newest_row(stay.seat):
             continue
-        state.move(np.array([seat]), RequestTrigger.RESTORE)
-        if columns.intent[seat] == Intent.PREEMPT.value:
+        state.move(np.array([stay.seat]), RequestTrigger.RESTORE)
+        if columns.intent[stay.seat] == Intent.PREEMPT.value:
             state.preempt(stay)
     state.pass_fences()

@@ -1,18 +1,15 @@
-"""Requests as records: what does not change while a request is here, and the line of the waiting."""
+"""Requests as records, what does not change while they are here; and the waiting line."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-import numpy as np
-from numpy.typing import NDArray
-
+from stepahead.arrays import EMPTY, Ints
 from stepahead.tables import RequestState
 
-_NO_TOKENS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 NO_SEAT = -1
 
 
@@ -40,11 +37,11 @@ class Stay:
     floor: int
     eos: int
     stops: frozenset[int]
-    keys: NDArray[np.int64]
+    keys: Ints
     seat: int = NO_SEAT
     state: RequestState = RequestState.QUEUED
     epoch: int = 0
-    sampled: NDArray[np.int64] = field(default_factory=lambda: _NO_TOKENS)
+    sampled: Ints = field(default_factory=lambda: EMPTY)
     settled_before: int = 0
 
     @property
@@ -54,7 +51,7 @@ class Stay:
 
     def copy(self) -> Stay:
         """Return an independent copy; the arrays are never written."""
-        return Stay(**{name: getattr(self, name) for name in self.__slots__})
+        return replace(self)
 
 
 class WaitingLine:

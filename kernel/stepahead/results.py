@@ -7,8 +7,8 @@ next batch if it is prepared, `EmitTokens`, `FinishRequest`.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.commands import (
     Command,
@@ -22,8 +22,6 @@ from stepahead.errors import HostContractError, KernelBug
 from stepahead.requests import Intent
 from stepahead.state import FILLED, State
 from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
-
-Ints = NDArray[np.int64]
 
 
 def dispatch_next(state: State) -> DispatchBatch | None:
@@ -157,10 +155,8 @@ def _check_identity(state: State, batch: Batch, sampled: Ints, known: Ints) -> N
 def _commit(state: State, batch: Batch) -> None:
     """Give the prompt blocks that are settled now their keys, in rank order."""
     columns, size = state.columns, state.config.block_size
-    for seat in batch.seats[batch.live]:
-        stay = state.seated[seat]
-        if stay is None or not len(stay.keys):
-            continue
+    for stay in state.stays(batch.seats[batch.live]):
+        seat = stay.seat
         done = int(columns.committed[seat])
         upto = min(int(columns.settled[seat]) // size, len(stay.keys))
         if upto > done:
@@ -175,9 +171,8 @@ def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[Fini
     finished: list[FinishRequest] = []
     if not (ending.any() or state.stop_sets):
         return finished
-    for row, seat in enumerate(sampled):
-        stay = state.seated[seat]
-        if stay is None or not (ending[row] or stay.stops):
+    for row, stay in enumerate(state.stays(sampled)):
+        if not (ending[row] or stay.stops):
             continue
         token = int(tokens[row])
         stops = token == stay.eos or token in stay.stops
@@ -203,9 +198,8 @@ def _move_on(state: State, batch: Batch, seats: Ints) -> None:
             going[others] = True
         state.move(seats[going[seats] & (columns.state[seats] == FILLED)], RequestTrigger.SELECT)
     marked = columns.intent[seats] == Intent.PREEMPT.value
-    for seat in seats[marked]:
-        stay = state.seated[seat]
-        if stay is not None and not state.newest_row(int(seat)):
+    for stay in state.stays(seats[marked]):
+        if not state.newest_row(stay.seat):
             state.preempt(stay)
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.batches import Batch
-from stepahead.blocks import BlockPool
-from stepahead.columns import Columns
+from stepahead.blocks import BlockPool, PoolCopy
+from stepahead.columns import Columns, ColumnsCopy
 from stepahead.commands import FinishReason, FinishRequest
 from stepahead.config import KernelConfig
 from stepahead.requests import NO_SEAT, Intent, Stay, WaitingLine
@@ -23,7 +23,6 @@ from stepahead.tables import ILLEGAL, REQUEST, BatchState, RequestState, Request
 
 QUEUED: Final = REQUEST.number[RequestState.QUEUED]
 FILLED: Final = REQUEST.number[RequestState.FILLED]
-NO_SEATS: Final[NDArray[np.int64]] = np.empty(0, dtype=np.int64)
 
 _END_TRIGGER: Final = {
     FinishReason.STOP: RequestTrigger.FINISH,
@@ -67,11 +66,11 @@ class Steady:
     ``turns`` counts the selections for which every row still has room.
     """
 
-    seats: NDArray[np.int64]
-    handles: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-    all_true: NDArray[np.bool_]
-    ones: NDArray[np.int64]
+    seats: Ints
+    handles: Ints
+    epochs: Ints
+    all_true: Mask
+    ones: Ints
     turns: int
 
 
@@ -79,12 +78,12 @@ class Steady:
 class Snapshot:
     """A copy of a `State`; opaque to everybody but `State.restore`."""
 
-    pool: tuple[object, ...]
-    columns: tuple[object, ...]
+    pool: PoolCopy
+    columns: ColumnsCopy
     stays: tuple[Stay, ...]
     batches: tuple[Batch, ...]
     filled: int
-    order: NDArray[np.int64]
+    order: Ints
     fenced_seats: tuple[tuple[int, int], ...]
     counters: tuple[int, ...]
     marks: tuple[int, int, int, int]
@@ -106,7 +105,7 @@ class State:
         self.live: dict[int, Stay] = {}
         self.newest: dict[str, int] = {}
         self.seated: list[Stay | None] = [None] * seats
-        self.order = NO_SEATS
+        self.order: Ints = EMPTY
         self.outstanding: list[Batch] = []
         self.filled: list[Batch] = []
         self.fenced_seats: list[tuple[int, int]] = []
@@ -122,20 +121,25 @@ class State:
 
     # -- states -------------------------------------------------------------------------------
 
-    def move(self, seats: NDArray[np.int64], *triggers: RequestTrigger) -> None:
-        """Give each request in ``seats`` the triggers, all or none.
+    def move(self, seats: Ints, trigger: RequestTrigger) -> None:
+        """Give each request in ``seats`` the trigger, all or none.
 
         Raises:
-            IllegalTransition: some request is in no state that accepts them.
+            IllegalTransition: some request is in no state that accepts it.
         """
-        column = REQUEST.path(*triggers) if len(triggers) > 1 else REQUEST.edges[triggers[0]]
+        column = REQUEST.edges[trigger]
         before = self.columns.state[seats]
         after = column[before]
         if len(after) and after.min() == ILLEGAL:
             row = int(after.argmin())
             ident = str(self.columns.handle[seats[row]])
-            raise REQUEST.refusal(ident, REQUEST.states[before[row]], triggers[0])
+            raise REQUEST.refusal(ident, REQUEST.states[int(before[row])], trigger)
         self.columns.state[seats] = after
+
+    def stays(self, seats: Ints) -> list[Stay]:
+        """Return the live requests in ``seats``, in that order."""
+        found = (self.seated[int(seat)] for seat in seats)
+        return [stay for stay in found if stay is not None]
 
     # -- rows in flight -----------------------------------------------------------------------
 
@@ -188,7 +192,7 @@ class State:
         return seat
 
     def vacate(self, stay: Stay) -> None:
-        """Release seat and blocks, behind the fence of its newest row. Doing it twice does nothing."""
+        """Release seat and blocks, behind the fence of its newest row; twice does nothing."""
         seat = stay.seat
         if seat == NO_SEAT:
             return
@@ -228,7 +232,7 @@ class State:
             self.steady = None
         else:
             self.move(np.array([seat]), trigger)
-            stay.state = REQUEST.states[self.columns.state[seat]]
+            stay.state = REQUEST.states[int(self.columns.state[seat])]
             outputs = int(self.columns.known[seat] - self.columns.prompt[seat])
             for batch in self.outstanding:
                 row = batch.row_of(seat)

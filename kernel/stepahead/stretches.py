@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.state import State
 from stepahead.tables import BatchState
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

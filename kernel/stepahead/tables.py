@@ -165,8 +165,8 @@ class StateTable(Generic[S, T]):
         self, name: str, states: type[S], triggers: type[T], rows: Mapping[S, Mapping[T, S]]
     ) -> None:
         self.name = name
-        self.states = tuple(states)
-        self.triggers = tuple(triggers)
+        self.states: tuple[S, ...] = tuple(states)
+        self.triggers: tuple[T, ...] = tuple(triggers)
         self.rows = rows
         if missing := [state.name for state in self.states if state not in rows]:
             raise TableError(
@@ -199,15 +199,6 @@ class StateTable(Generic[S, T]):
             trigger=trigger.name,
             accepts=tuple(option.name for option in self.rows[state]),
         )
-
-    def path(self, *triggers: T) -> NDArray[np.int8]:
-        """Compile several triggers in a row into one column, as `edges` holds it."""
-        column = np.arange(len(self.states), dtype=np.int8)
-        for trigger in triggers:
-            column = np.where(column == ILLEGAL, ILLEGAL, self.edges[trigger][column]).astype(
-                np.int8
-            )
-        return column
 
 
 REQUEST: Final = StateTable("request", RequestState, RequestTrigger, REQUEST_ROWS)

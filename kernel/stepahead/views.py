@@ -9,10 +9,8 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stepahead.batches import Batch
 from stepahead.events import (
@@ -98,7 +96,7 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """Counts by place, and one sentence for every law that does not hold (none in a sound kernel)."""
+    """Counts by place, and one sentence for every law that does not hold."""
 
     free: int
     cached: int
@@ -119,9 +117,6 @@ class Possible:
     handle: int | None = None
 
 
-Row: TypeAlias = NDArray[np.int64]
-
-
 def view_requests(state: State) -> tuple[RequestView, ...]:
     """Return the live requests in order of admission."""
     return tuple(_view_request(state, stay) for _, stay in sorted(state.live.items()))
@@ -134,7 +129,7 @@ def _view_request(state: State, stay: Stay) -> RequestView:
         request_id=stay.request_id,
         handle=stay.handle,
         epoch=stay.epoch,
-        state=REQUEST.states[columns.state[seat]] if seated else stay.state,
+        state=REQUEST.states[int(columns.state[seat])] if seated else stay.state,
         intent=Intent(int(columns.intent[seat])) if seated else Intent.NONE,
         rank=stay.rank,
         seat=seat if seated else None,
@@ -231,8 +226,8 @@ def audit(state: State) -> Audit:
     seats = len(state.seated)
     if len(columns.free_seats) + draining + len(state.order) != seats:
         problems.append(
-            f"{len(columns.free_seats)} free, {draining} draining and {len(state.order)} taken seats "
-            f"are not {seats}"
+            f"{len(columns.free_seats)} free, {draining} draining and {len(state.order)} taken "
+            f"seats are not {seats}"
         )
     return Audit(
         free=int((~keyed).sum()),

@@ -1,0 +1,46 @@
+"""What our own kernel says of its state, in neutral words."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+from stepahead.kernel import Kernel
+from stepahead_specs.observation import Account, BlockAccount, RequestAccount
+
+
+def account(kernel: Kernel) -> Account:
+    """Read the whole state of a kernel."""
+    audit = kernel.audit()
+    block_of = kernel.pool.block_of
+    keyed = np.flatnonzero(block_of >= 0)
+    return Account(
+        requests={
+            request.handle: RequestAccount(
+                handle=request.handle,
+                state=request.state.value,
+                epoch=request.epoch,
+                known=request.known,
+                scheduled=request.scheduled,
+                settled=request.settled,
+                intent=request.intent.name.lower(),
+                seat=request.seat,
+                blocks=request.blocks,
+            )
+            for request in kernel.requests()
+        },
+        batches={batch.batch_id: batch.state.value for batch in kernel.batches()},
+        blocks=[
+            BlockAccount(place=block.place.value, references=block.references, key=block.key)
+            for block in kernel.blocks()
+        ],
+        queue=kernel.pool.queued().tolist(),
+        index=dict(zip(keyed.tolist(), block_of[keyed].tolist(), strict=True)),
+        seats_free=audit.free_seats,
+        seats_draining=audit.draining_seats,
+        seats=kernel.config.max_concurrency * (kernel.config.lookahead + 2),
+        counters={
+            entry.name: getattr(kernel.counters, entry.name) for entry in fields(kernel.counters)
+        },
+        problems=audit.problems,
+    )

@@ -1,0 +1,346 @@
+"""A host and a device whose every move is chosen by the test, around one real kernel.
+
+`Bench` offers what a correct host may report next as methods (one fact each), carries out the
+kernel's commands, and checks every invariant after each step. The device computes the history hash
+through the block tables it was given, position by position, so that wrong inputs, stale blocks and
+foreign blocks change the tokens that it returns. No clock: time is the number of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from stepahead.commands import (
+    AbandonBatch,
+    AdmitRequest,
+    Command,
+    DispatchBatch,
+    PrepareBatch,
+)
+from stepahead.config import KernelConfig
+from stepahead.events import (
+    BatchExecuted,
+    BatchFailed,
+    BatchPrepared,
+    BatchRefused,
+    CacheResetRequested,
+    Event,
+    FailureScope,
+    HostReady,
+    PauseRequested,
+    RequestArrived,
+    RequestCancelled,
+    ResumeRequested,
+    Woke,
+)
+from stepahead.kernel import Kernel
+from stepahead_specs.accounts import account
+from stepahead_specs.goals import reached
+from stepahead_specs.invariants import Kind, check
+from stepahead_specs.observation import Observation
+from stepahead_specs.observer import Observer, limits
+from stepahead_specs.oracle import Ask, HashModel, Interner
+
+#: What a freed block reads as, until somebody writes it.
+_POISON: Final = 0xDEADBEEF
+
+
+class BenchError(AssertionError):
+    """The host was told something that it cannot carry out."""
+
+
+@dataclass(slots=True)
+class Built:
+    """A batch as the host built it: what each row reads, writes and takes in."""
+
+    command: PrepareBatch
+    tables: list[dict[int, int]]
+    inputs: list[list[int | None]]
+
+
+class Bench:
+    """One kernel with its host, its device and its observer.
+
+    Args:
+        config: the kernel's limits.
+        model: the oracle of tokens.
+        checked: whether every step is checked against all invariants.
+    """
+
+    def __init__(self, config: KernelConfig, model: HashModel, *, checked: bool = True) -> None:
+        self.config = config
+        self.model = model
+        self.checked = checked
+        self.kernel = Kernel(config)
+        self.asks: dict[int, Ask] = {}
+        self.seen = Observation(limits(config), truth=self.truth)
+        self.observer = Observer(self.seen)
+        #: Goals that this run has reached.
+        self.goals: set[str] = set()
+        self.draining_max = 0
+        self.journal: list[tuple[Event, tuple[Command, ...]]] = []
+        self.building: PrepareBatch | None = None
+        self.built: dict[int, Built] = {}
+        self.on_device: int | None = None
+        self.ready_due = False
+        self.failed = False
+        self._interner = Interner(config.block_size)
+        self._tables: dict[int, tuple[tuple[int, int], dict[int, int]]] = {}
+        self._memory: dict[tuple[int, int], int] = {}
+        self._truths: dict[int, tuple[list[int], str]] = {}
+        self._at = 0
+
+    def truth(self, handle: int) -> tuple[Sequence[int], str]:
+        """Return the output and the finish reason that this request has when it runs alone."""
+        if handle not in self._truths:
+            self._truths[handle] = self.model.output(self.asks[handle], self.config.max_model_len)
+        return self._truths[handle]
+
+    # -- what a host may report ---------------------------------------------------------------
+
+    def arrive(self, ask: Ask) -> int | None:
+        """Report an arrival; return its handle, or None if it was refused."""
+        keys = self._interner.keys(ask.prompt)
+        event = RequestArrived(
+            request_id=ask.request_id,
+            prompt_length=len(ask.prompt),
+            max_tokens=ask.max_tokens,
+            at=self._now(),
+            arrived_at=self._at,
+            priority=ask.priority,
+            min_tokens=ask.min_tokens,
+            ignore_eos=ask.ignore_eos,
+            stop_token_ids=ask.stop_token_ids,
+            block_keys=np.array(keys, dtype=np.int64),
+        )
+        commands = self._step(event, ask)
+        return next((c.handle for c in commands if isinstance(c, AdmitRequest)), None)
+
+    def cancel(self, request_id: str, handle: int | None = None) -> None:
+        """Report that a client left."""
+        self._step(RequestCancelled(request_id=request_id, handle=handle, at=self._now()))
+
+    def host_ready(self) -> bool:
+        """Report that the host has nothing to do; return whether a batch was selected."""
+        self._step(HostReady(at=self._now()))
+        return self.building is not None
+
+    def prepared(self) -> None:
+        """Report that the batch under construction is built."""
+        command = self._under_construction()
+        self.built[command.batch_id] = self._build(command)
+        self.building = None
+        self._step(BatchPrepared(batch_id=command.batch_id, at=self._now()))
+
+    def refused(self) -> None:
+        """Report that the batch under construction cannot be built."""
+        command = self._under_construction()
+        self.building = None
+        self._step(BatchRefused(batch_id=command.batch_id, at=self._now()))
+
+    def executed(self) -> None:
+        """Let the device finish its batch and report what it sampled."""
+        ident = self._on_device()
+        tokens = self._execute(self.built.pop(ident))
+        self.on_device = None
+        self._step(
+            BatchExecuted(batch_id=ident, tokens=np.array([tokens], dtype=np.int64), at=self._now())
+        )
+
+    def device_failed(self, *, whole: bool) -> None:
+        """Report that the device failed its batch, or altogether."""
+        ident = self._on_device()
+        built = self.built.pop(ident)
+        self._spoil(built)
+        self.on_device = None
+        if whole:
+            self.failed = True
+            self.building = None
+            self.built.clear()
+        scope = FailureScope.DEVICE if whole else FailureScope.BATCH
+        self._step(BatchFailed(batch_id=ident, scope=scope, at=self._now()))
+
+    def woke(self, wake_id: int) -> None:
+        """Report a wake, be it stale or never asked for."""
+        self._step(Woke(wake_id=wake_id, at=self._now()))
+
+    def pause(self) -> None:
+        """Ask for a pause."""
+        self._step(PauseRequested(at=self._now()))
+
+    def resume(self) -> None:
+        """End a pause."""
+        self._step(ResumeRequested(at=self._now()))
+
+    def reset_cache(self) -> None:
+        """Ask to forget all cached content."""
+        self._step(CacheResetRequested(at=self._now()))
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def drain(self, steps_max: int = 100_000) -> None:
+        """Do the host's and the device's part until nothing is left; check that everything ended.
+
+        Raises:
+            BenchError: it does not end within ``steps_max`` steps.
+        """
+        if self.seen.paused or self.seen.pausing:
+            self.resume()
+        for _ in range(steps_max):
+            if self.building is not None:
+                self.prepared()
+            elif self.ready_due:
+                self.host_ready()
+            elif self.on_device is not None:
+                self.executed()
+            else:
+                break
+        else:
+            raise BenchError(f"not drained after {steps_max} steps; no progress is being made")
+        if self.checked:
+            check(self.seen, Kind.EVENTUALLY)
+
+    # -- one step -----------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        self._at += 1
+        return self._at
+
+    def _step(self, event: Event, ask: Ask | None = None) -> tuple[Command, ...]:
+        commands = self.kernel.step(event)
+        self.journal.append((event, commands))
+        for command in commands:
+            if isinstance(command, AdmitRequest) and ask is not None:
+                self.asks[command.handle] = ask
+        self.observer.saw(event, commands)
+        for command in commands:
+            self._carry_out(command)
+        self.ready_due = not isinstance(event, HostReady)
+        if self.checked:
+            self.seen.accounted(account(self.kernel))
+            check(self.seen)
+            self.goals.update(reached(self.seen))
+            self.draining_max = max(self.draining_max, self.seen.draining())
+        return commands
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case PrepareBatch():
+                if self.building is not None:
+                    raise BenchError(f"batch {command.batch_id} is to be built while another is")
+                self.building = command
+            case DispatchBatch():
+                self._dispatch(command)
+            case AbandonBatch():
+                self.built.pop(command.batch_id)
+            case _:
+                pass
+
+    def _under_construction(self) -> PrepareBatch:
+        if self.building is None:
+            raise BenchError("no batch is under construction")
+        return self.building
+
+    def _on_device(self) -> int:
+        if self.on_device is None:
+            raise BenchError("no batch is on the device")
+        return self.on_device
+
+    # -- host ---------------------------------------------------------------------------------
+
+    def _build(self, command: PrepareBatch) -> Built:
+        entries = list(
+            zip(
+                command.block_rows.tolist(),
+                command.block_slots.tolist(),
+                command.blocks.tolist(),
+                strict=True,
+            )
+        )
+        tables: list[dict[int, int]] = []
+        inputs: list[list[int | None]] = []
+        for row, handle in enumerate(command.handles.tolist()):
+            seat, stay = int(command.seats[row]), (handle, int(command.epochs[row]))
+            if self._tables.get(seat, ((-1, -1), {}))[0] != stay:
+                self._tables[seat] = (stay, {})
+            table = self._tables[seat][1]
+            table.update({slot: block for at, slot, block in entries if at == row})
+            tables.append(dict(table))
+            prompt = self.asks[handle].prompt
+            first = int(command.positions[row])
+            span = range(first, first + int(command.token_counts[row]))
+            inputs.append([prompt[p] if p < len(prompt) else None for p in span])
+        for row, position, token in zip(
+            command.history_rows.tolist(),
+            command.history_positions.tolist(),
+            command.history_tokens.tolist(),
+            strict=True,
+        ):
+            inputs[row][position - int(command.positions[row])] = token
+        return Built(command, tables, inputs)
+
+    def _dispatch(self, command: DispatchBatch) -> None:
+        if self.on_device is not None:
+            raise BenchError(
+                f"batch {command.batch_id} is dispatched while batch {self.on_device} is executed"
+            )
+        built = self.built.get(command.batch_id)
+        if built is None:
+            raise BenchError(f"batch {command.batch_id} is dispatched and is not built")
+        for row, token in zip(
+            command.fill_rows.tolist(), command.fill_tokens.tolist(), strict=True
+        ):
+            built.inputs[row][-1] = token
+        self._poison(built.command)
+        self.on_device = command.batch_id
+
+    def _poison(self, command: PrepareBatch) -> None:
+        """Make the blocks that a batch got to write unreadable until it writes them."""
+        size = self.config.block_size
+        for row, slot, block in zip(
+            command.block_rows.tolist(),
+            command.block_slots.tolist(),
+            command.blocks.tolist(),
+            strict=True,
+        ):
+            if (slot + 1) * size > int(command.positions[row]):
+                for offset in range(size):
+                    self._memory[block, offset] = _POISON
+
+    # -- device -------------------------------------------------------------------------------
+
+    def _execute(self, built: Built) -> list[int]:
+        tokens: list[int] = []
+        command = built.command
+        for row, (table, inputs) in enumerate(zip(built.tables, built.inputs, strict=True)):
+            ask = self.asks[int(command.handles[row])]
+            position = int(command.positions[row])
+            chain = self._load(table, position - 1) if position else self.model.start()
+            for token in inputs:
+                chain = self.model.read(chain, 0 if token is None else token, position)
+                self._memory[self._place(table, position)] = chain
+                position += 1
+            if command.samples[row]:
+                tokens.append(self.model.sample(chain, ask, position - len(ask.prompt)))
+        return tokens
+
+    def _spoil(self, built: Built) -> None:
+        """A failed batch may have written anything into its own positions."""
+        command = built.command
+        for row, table in enumerate(built.tables):
+            first = int(command.positions[row])
+            for position in range(first, first + int(command.token_counts[row])):
+                self._memory[self._place(table, position)] = _POISON
+
+    def _load(self, table: dict[int, int], position: int) -> int:
+        place = self._place(table, position)
+        return self._memory.get(place, _POISON)
+
+    def _place(self, table: dict[int, int], position: int) -> tuple[int, int]:
+        slot, offset = divmod(position, self.config.block_size)
+        if slot not in table:
+            raise BenchError(f"position {position} is touched and its block was never told")
+        return table[slot], offset

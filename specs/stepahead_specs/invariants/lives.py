@@ -1,0 +1,191 @@
+"""How requests come, wait, are served in turn, and end."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from stepahead_specs.invariants.registry import Kind, invariant
+from stepahead_specs.observation import DISPATCHED, QUEUED, Observation
+
+_CATALOGUE: Final = "catalogue of known defects"
+
+#: The counters that can be counted from outside.
+COUNTED: Final = (
+    "admitted",
+    "refused",
+    "ended",
+    "ignored_cancels",
+    "preemptions",
+    "wasted_rows_stop",
+    "wasted_rows_abort",
+    "wasted_rows_error",
+    "discarded_rows",
+    "refused_batches",
+)
+
+
+@invariant("INV-11", source=f"{_CATALOGUE}: one terminal event")
+def every_arrival_is_answered_once(seen: Observation) -> Iterator[str]:
+    """An arrival is admitted or refused, in its own step and once; no fact is about a stranger."""
+    answers = len(seen.now.admitted) + len(seen.now.refused)
+    if answers != len(seen.now.arrived):
+        yield f"{len(seen.now.arrived)} arrivals get {answers} answers"
+    for key, sentence in seen.now.strays:
+        yield f"{sentence} [{key}]"
+
+
+@invariant("INV-11", source=f"{_CATALOGUE}: nothing after the terminal event")
+def a_client_that_left_hears_nothing_more(seen: Observation) -> Iterator[str]:
+    """A cancel ends a live request by abort in its own step; nothing goes out after an end."""
+    for handle in seen.now.cancelled:
+        request = seen.requests[handle]
+        if request.finish != "abort" or request.finished_at != seen.step:
+            yield f"request {handle} was cancelled and is {request.finish or 'still live'}"
+    for handle in seen.now.failed:
+        request = seen.requests[handle]
+        if request.finish != "error" or request.finished_at != seen.step:
+            yield f"request {handle} was on a device that failed and is {request.finish or 'still live'}"
+    for handle in seen.now.finished:
+        request = seen.requests[handle]
+        if request.finish == "abort" and request.cancelled_at is None:
+            yield f"request {handle} ends by abort, and nobody cancelled it"
+        if request.finish == "error" and not request.failed:
+            yield f"request {handle} ends by error, and no device failed"
+    ended: set[int] = set()
+    for word, handle in seen.now.order:
+        if word == "finish":
+            ended.add(handle)
+        elif word == "emit" and (handle in ended or seen.requests[handle].finished_at != seen.step):
+            if handle in ended or not seen.requests[handle].live:
+                yield f"request {handle} is sent a token after its end"
+
+
+@invariant("INV-12", source=f"{_CATALOGUE}: no work for the ended")
+def an_ended_request_is_not_selected(seen: Observation) -> Iterator[str]:
+    """No new batch has a row of a request that has ended."""
+    for batch in seen.now.selected:
+        for row in batch.rows:
+            request = seen.requests[row.handle]
+            if not request.live:
+                yield f"batch {batch.ident} selects request {row.handle}, ended at step {request.finished_at}"
+
+
+@invariant("INV-12", source=f"{_CATALOGUE}: bounded waste")
+def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
+    """An end by length wastes no row, by stop at most ``lookahead``, by cancel at most max(1, that)."""
+    depth = seen.limits.lookahead
+    for handle in seen.now.finished:
+        rows = seen.rows_of(handle)
+        if seen.requests[handle].finish == "length" and rows:
+            yield f"request {handle} ends by length and has a row in outstanding batch {rows[0][0].ident}"
+    bounds = {"length": 0, "stop": depth}
+    for batch in seen.now.dispatched:
+        for handle in {row.handle for row in batch.rows}:
+            request = seen.requests[handle]
+            bound = bounds.get(request.finish or "", max(1, depth))
+            if request.wasted > bound:
+                yield (
+                    f"batch {batch.ident} wastes row {request.wasted} of request {handle}, "
+                    f"ended by {request.finish}; at most {bound} may be"
+                )
+
+
+@invariant("INV-15", source=f"{_CATALOGUE}: progress")
+def an_idle_device_gets_work(seen: Observation) -> Iterator[str]:
+    """When the host is ready, nothing is outstanding and a live request waits, a batch is selected."""
+    stopped = seen.paused or seen.pausing or seen.device_failed or seen.wake_pending
+    if seen.now.event != "HostReady" or stopped or seen.outstanding():
+        return
+    if live := seen.live():
+        yield f"nothing is outstanding or selected, and request {live[0].handle} waits for ever"
+
+
+@invariant("INV-15", source=f"{_CATALOGUE}: progress", kind=Kind.EVENTUALLY)
+def every_request_ends(seen: Observation) -> Iterator[str]:
+    """Once clients, host and NPU have done their part, every request has had its last word."""
+    for request in seen.live():
+        yield f"request {request.handle} has not ended"
+    for batch in seen.outstanding():
+        yield f"batch {batch.ident} is still {batch.state}"
+
+
+@invariant("INV-16", source=f"{_CATALOGUE}: order")
+def nobody_overtakes_in_the_line(seen: Observation) -> Iterator[str]:
+    """A request that gets its first rows stands before every request that is left waiting."""
+    if not seen.now.selected:
+        return
+    waiting = [r for r in seen.live() if _waits(seen, r.handle)]
+    for batch in seen.now.selected:
+        for row in batch.rows:
+            request = seen.requests[row.handle]
+            if row.position != request.cached or len(seen.rows_of(row.handle)) > 1:
+                continue
+            for other in waiting:
+                if seen.rank(other) < seen.rank(request):
+                    yield (
+                        f"batch {batch.ident} starts request {row.handle}, "
+                        f"and request {other.handle} before it waits"
+                    )
+
+
+@invariant("INV-19", source=f"{_CATALOGUE}: pause")
+def a_pause_waits_for_the_device(seen: Observation) -> Iterator[str]:
+    """A pause is reported once, exactly when no batch is outstanding; nothing is selected in it."""
+    out = seen.outstanding()
+    if seen.now.paused and out:
+        yield f"the pause is reported and batch {out[0].ident} is {out[0].state}"
+    if seen.pausing and not out:
+        yield "nothing is outstanding, and the pause is not reported"
+    if seen.now.selected and (seen.paused or seen.pausing):
+        yield f"batch {seen.now.selected[0].ident} is selected during a pause"
+
+
+@invariant("INV-20", source=f"{_CATALOGUE}: gauges")
+def counters_equal_what_was_seen(seen: Observation) -> Iterator[str]:
+    """Counters of the scheduler equal the same counts taken from outside."""
+    if seen.account is None:
+        return
+    for name, value in seen.account.counters.items():
+        if name in COUNTED and value != seen.totals.get(name, 0):
+            yield f"the counter {name} is {value}, {seen.totals.get(name, 0)} were seen"
+
+
+@invariant("INV-24", source=f"{_CATALOGUE}: identity")
+def a_handle_names_one_stay(seen: Observation) -> Iterator[str]:
+    """Handles only grow; an id is refused as duplicate exactly while a live request has it."""
+    for handle in seen.now.admitted:
+        older = max((other for other in seen.requests if other != handle), default=-1)
+        if handle <= older:
+            yield f"request {handle} is admitted after request {older}"
+        name = seen.requests[handle].request_id
+        for other in seen.live():
+            if other.handle != handle and other.request_id == name:
+                yield f"request {handle} is admitted as {name!r}, which live request {other.handle} is"
+    for name, reason in seen.now.refused:
+        twins = [request for request in seen.live() if request.request_id == name]
+        if reason == "duplicate_id" and not twins:
+            yield f"{name!r} is refused as a duplicate, and no live request has that id"
+
+
+@invariant("INV-28", source="design: a live request's state follows its oldest row not yet filled")
+def a_state_follows_the_oldest_row(seen: Observation) -> Iterator[str]:
+    """PREPARED: its oldest row is not dispatched; DISPATCHED: it is; FILLED, QUEUED: no row is out."""
+    if seen.account is None:
+        return
+    for handle, account in seen.account.requests.items():
+        request = seen.requests.get(handle)
+        if request is None or not request.live:
+            continue
+        rows = seen.rows_of(handle)
+        if rows:
+            expected = {"dispatched"} if rows[0][0].state == DISPATCHED else {"prepared"}
+        else:
+            expected = {"filled"} if account.blocks else {"queued"}
+        if account.state not in expected:
+            out = ", ".join(f"{batch.ident} is {batch.state}" for batch, _ in rows) or "none is out"
+            yield f"request {handle} is {account.state}; its batches: {out}"
+
+
+def _waits(seen: Observation, handle: int) -> bool:
+    if seen.account is not None and handle in seen.account.requests:
+        return seen.account.requests[handle].state == QUEUED
+    return seen.requests[handle].epoch < 0

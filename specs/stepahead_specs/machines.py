@@ -1,0 +1,253 @@
+"""Hypothesis machines over the real kernel: the test, not a clock, chooses what happens next.
+
+`KernelMachine` draws a configuration, then arrivals, cancels of every kind, and moves of host and
+device. All invariants hold after every step, the goals that were reached are recorded, and at the
+end everything drains. A failure carries the run in words and its configuration.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from hypothesis import event, note, target
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from stepahead.config import BatchPreference, KernelConfig, WaitingOrder
+from stepahead.events import (
+    BatchExecuted,
+    BatchPrepared,
+    BatchRefused,
+    Event,
+    HostReady,
+)
+from stepahead_specs.bench import Bench
+from stepahead_specs.oracle import Ask, HashModel
+from stepahead_specs.story import tell
+
+EOS: Final = 5
+_NAMES: Final = ("a", "b", "c", "d")
+_MODEL_LEN: Final = 24
+
+#: What `KernelMachine.go_on` does for an event that the kernel says may come, and how often.
+_MOVES: Final[dict[type[Event], Callable[[Bench], object]]] = {
+    HostReady: Bench.host_ready,
+    BatchPrepared: Bench.prepared,
+    BatchRefused: Bench.refused,
+    BatchExecuted: Bench.executed,
+}
+_WEIGHTS: Final[dict[type[Event], int]] = {
+    HostReady: 6,
+    BatchPrepared: 6,
+    BatchRefused: 1,
+    BatchExecuted: 6,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How far `configurations` and `asks` may go."""
+
+    lookahead_max: int = 3
+    blocks_max: int = 14
+    prompt_max: int = 11
+
+
+@st.composite
+def configurations(draw: st.DrawFn, shape: Shape | None = None) -> KernelConfig:
+    """Draw limits that are tight more often than not."""
+    shape = shape or Shape()
+    block_size = draw(st.sampled_from((1, 2, 4)))
+    return KernelConfig(
+        num_blocks=draw(st.integers(2, shape.blocks_max)),
+        block_size=block_size,
+        max_concurrency=draw(st.integers(1, 4)),
+        max_num_batched_tokens=draw(st.one_of(st.integers(1, 6), st.just(64))),
+        max_tokens_per_row=draw(st.sampled_from((1, 2, 3, 64))),
+        max_model_len=draw(st.sampled_from((6, 12, _MODEL_LEN))),
+        lookahead=draw(st.integers(0, shape.lookahead_max)),
+        order=draw(st.sampled_from(list(WaitingOrder))),
+        preference=draw(st.sampled_from(list(BatchPreference))),
+        prefix_caching=draw(st.booleans()),
+        eos_token_id=draw(st.sampled_from((EOS, None))),
+        max_waiting=draw(st.sampled_from((2, 1 << 20))),
+    )
+
+
+@st.composite
+def asks(draw: st.DrawFn, shape: Shape | None = None) -> Ask:
+    """Draw a request: prompts around block multiples, families of shared prefixes, planned ends."""
+    shape = shape or Shape()
+    length = draw(st.integers(1, shape.prompt_max))
+    family = draw(st.integers(0, 2))
+    tail = draw(st.integers(0, 1))
+    prompt = tuple(10 * family + position for position in range(length - 1)) + (90 + tail,)
+    max_tokens = draw(st.one_of(st.integers(1, 3), st.integers(1, 8)))
+    return Ask(
+        request_id=draw(st.sampled_from(_NAMES)),
+        prompt=prompt,
+        max_tokens=max_tokens,
+        eos_at=draw(st.one_of(st.none(), st.integers(0, 3))),
+        priority=draw(st.integers(-1, 1)),
+        min_tokens=draw(st.one_of(st.just(0), st.integers(0, max_tokens))),
+        ignore_eos=draw(st.sampled_from((False, False, False, True))),
+        stop_token_ids=draw(st.sampled_from(((), (7,), tuple(range(0, 97, 4))))),
+    )
+
+
+class KernelMachine(RuleBasedStateMachine):
+    """The machine; ``reached_goals`` counts over all examples of a run."""
+
+    reached_goals: Counter[str] = Counter()
+    shape = Shape()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench: Bench | None = None
+
+    @initialize(data=st.data())
+    def start(self, data: st.DataObject) -> None:
+        """Choose the limits."""
+        config = data.draw(configurations(self.shape), label="limits")
+        self.bench = self.make_bench(config)
+
+    def make_bench(self, config: KernelConfig) -> Bench:
+        """Return the bench to be driven; a mutant overrides this."""
+        return Bench(config, HashModel(eos=config.eos_token_id))
+
+    # -- clients ------------------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def arrive(self, data: st.DataObject) -> None:
+        """A client asks; its id may be in use."""
+        ask = data.draw(asks(self.shape), label="ask")
+        self._do(lambda bench: bench.arrive(ask))
+
+    @rule(asked=st.lists(asks(), min_size=2, max_size=4))
+    def arrive_together(self, asked: list[Ask]) -> None:
+        """Several clients ask before the host is ready."""
+        for ask in asked:
+            self._do(lambda bench, ask=ask: bench.arrive(ask))
+
+    @precondition(lambda self: self._rarely(8))
+    @rule(data=st.data(), state=st.sampled_from(("queued", "prepared", "dispatched", "filled")))
+    def cancel_live(self, data: st.DataObject, state: str) -> None:
+        """A client leaves while its request is in a chosen state, if one is."""
+        bench = self._bench()
+        live = [r for r in bench.kernel.requests() if r.state.value == state]
+        if live:
+            chosen = data.draw(st.sampled_from(live), label="request")
+            handle = data.draw(st.sampled_from((None, chosen.handle)), label="handle")
+            self._do(lambda bench: bench.cancel(chosen.request_id, handle))
+
+    @precondition(lambda self: self._rarely(6))
+    @rule(data=st.data())
+    def cancel_ended(self, data: st.DataObject) -> None:
+        """A client leaves twice, or after its end, perhaps while its rows drain."""
+        bench = self._bench()
+        ended = [r for r in bench.seen.requests.values() if not r.live]
+        if ended:
+            draining = [r for r in ended if bench.seen.rows_of(r.handle)]
+            chosen = data.draw(st.sampled_from(draining or ended), label="request")
+            self._do(lambda bench: bench.cancel(chosen.request_id, chosen.handle))
+
+    @precondition(lambda self: self._rarely(6))
+    @rule(name=st.sampled_from((*_NAMES, "nobody")), handle=st.sampled_from((None, 999)))
+    def cancel_by_name(self, name: str, handle: int | None) -> None:
+        """A client leaves by name only, whoever has it now."""
+        self._do(lambda bench: bench.cancel(name, handle))
+
+    # -- host and device ----------------------------------------------------------------------
+
+    @rule(data=st.data())
+    def go_on(self, data: st.DataObject) -> None:
+        """Something that the kernel says may come next happens; failures and cancels are rare."""
+        bench = self._bench()
+        possible = [
+            entry.kind
+            for entry in bench.kernel.enabled()
+            for _ in range(_WEIGHTS.get(entry.kind, 0))
+            if entry.kind is not HostReady or bench.ready_due
+        ]
+        if possible:
+            self._do(_MOVES[data.draw(st.sampled_from(possible), label="move")])
+
+    @rule(turns=st.integers(1, 6), late=st.booleans())
+    def run_on(self, turns: int, late: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
+        """The machine room works by itself for a while, the host first or the device first."""
+        for _ in range(turns):
+            moves: list[Callable[[Bench], object]] = []
+            bench = self._bench()
+            if bench.building is not None:
+                moves.append(Bench.prepared)
+            elif bench.ready_due:
+                moves.append(Bench.host_ready)
+            if bench.on_device is not None:
+                moves.append(Bench.executed)
+            if not moves:
+                return
+            self._do(moves[-1 if late else 0])
+
+    @precondition(lambda self: self._rarely(4))
+    @rule(ident=st.integers(0, 9))
+    def refuse(self, ident: int) -> None:
+        """The host cannot build the batch; or a wake comes that nobody asked for."""
+        if self._bench().building is not None:
+            self._do(Bench.refused)
+        else:
+            self._do(lambda bench: bench.woke(ident))
+
+    @precondition(lambda self: self._rarely(10))
+    @rule(whole=st.sampled_from((False, False, False, True)))
+    def fail(self, whole: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
+        """The device fails its batch, or altogether."""
+        if self._bench().on_device is not None:
+            self._do(lambda bench: bench.device_failed(whole=whole))
+
+    @precondition(lambda self: self._rarely(6))
+    @rule()
+    def pause_or_resume(self) -> None:
+        """Somebody asks for a pause, or ends one."""
+        paused = self._bench().seen.paused or self._bench().seen.pausing
+        self._do(Bench.resume if paused else Bench.pause)
+
+    @precondition(lambda self: self._rarely(8))
+    @rule()
+    def reset_cache(self) -> None:
+        """Somebody asks to forget the cache."""
+        self._do(Bench.reset_cache)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Everything drains; nothing is kept and everybody has had a last word."""
+        if self.bench is None:
+            return
+        bench = self.bench
+        self._do(Bench.drain)
+        for words in sorted(bench.goals):
+            event(words)
+        self.reached_goals.update(bench.goals)
+        target(float(bench.draining_max), label="draining requests at most")
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _bench(self) -> Bench:
+        if self.bench is None:
+            raise AssertionError("the machine has not started")
+        return self.bench
+
+    def _rarely(self, one_in: int) -> bool:
+        """Hold a rule back but for one in so many steps, without a choice of its own."""
+        return self.bench is not None and self.bench.seen.step % one_in == 0
+
+    def _do(self, move: Callable[[Bench], object]) -> None:
+        bench = self._bench()
+        try:
+            move(bench)
+        except Exception:
+            note(f"{bench.config}\n{tell(bench.journal)}")
+            self.bench = None
+            raise

@@ -1,0 +1,255 @@
+"""The observer of our own kernel: its events and commands, told in neutral words.
+
+`Observer.saw` takes one event and its answer and moves an `Observation` on. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from stepahead.commands import (
+    AbandonBatch,
+    AdmitRequest,
+    Command,
+    DispatchBatch,
+    EmitTokens,
+    FinishRequest,
+    PrepareBatch,
+    RefuseRequest,
+    ReportCacheReset,
+    ReportPaused,
+    WakeAt,
+)
+from stepahead.config import KernelConfig, WaitingOrder
+from stepahead.events import (
+    BatchExecuted,
+    BatchFailed,
+    BatchPrepared,
+    BatchRefused,
+    CacheResetRequested,
+    Event,
+    FailureScope,
+    HostReady,
+    PauseRequested,
+    RequestArrived,
+    RequestCancelled,
+    ResumeRequested,
+    Woke,
+)
+from stepahead_specs.observation import (
+    Batch,
+    Limits,
+    Observation,
+    Request,
+    Row,
+)
+
+
+def limits(config: KernelConfig) -> Limits:
+    """Return the kernel's configuration in neutral words."""
+    return Limits(
+        num_blocks=config.num_blocks,
+        block_size=config.block_size,
+        max_concurrency=config.max_concurrency,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_tokens_per_row=config.max_tokens_per_row,
+        max_model_len=config.max_model_len,
+        lookahead=config.lookahead,
+        eos_token_id=config.eos_token_id,
+        by_priority=config.order is WaitingOrder.PRIORITY,
+        prefix_caching=config.prefix_caching,
+    )
+
+
+class Observer:
+    """Watches one kernel; ``seen`` is all that is known of it.
+
+    Args:
+        seen: where facts go; its limits must be the kernel's.
+    """
+
+    def __init__(self, seen: Observation) -> None:
+        self.seen = seen
+        #: The commands that the host still holds, with a copy of their arrays.
+        self._given: dict[int, tuple[PrepareBatch, tuple[bytes, ...]]] = {}
+
+    def saw(self, event: Event, commands: tuple[Command, ...]) -> Observation:
+        """Take one step of the kernel; return the observation after it."""
+        self.seen.begin(type(event).__name__)
+        self._take_event(event)
+        # The answer is one instant: a batch is dispatched after the ends that the same event brings.
+        for command in commands:
+            if not isinstance(command, DispatchBatch):
+                self._take_command(event, command)
+        for command in commands:
+            if isinstance(command, DispatchBatch):
+                self._take_command(event, command)
+        self.seen.now.order = [word for command in commands for word in _words(command)]
+        for ident, (command, before) in self._given.items():
+            batch = self.seen.batches.get(ident)
+            if batch is not None and _bytes(command) != before:
+                batch.tampered = True
+        return self.seen
+
+    def _take_event(self, event: Event) -> None:
+        seen = self.seen
+        match event:
+            case RequestArrived():
+                seen.now.arrived.append(event.request_id)
+            case RequestCancelled():
+                seen.cancelled(event.request_id, event.handle)
+            case HostReady():
+                seen.retired()
+            case BatchPrepared():
+                seen.prepared(event.batch_id)
+            case BatchRefused():
+                self._given.pop(event.batch_id, None)
+                seen.count("refused_batches")
+                seen.withdrawn(event.batch_id)
+            case BatchExecuted():
+                if len(event.tokens) != 1:
+                    raise NotImplementedError(
+                        f"batch {event.batch_id} comes back after {len(event.tokens)} steps at once; "
+                        "observe a run of single steps"
+                    )
+                self._given.pop(event.batch_id, None)
+                seen.executed(event.batch_id, [int(token) for token in event.tokens[0]])
+            case BatchFailed():
+                self._given.pop(event.batch_id, None)
+                seen.failed(event.batch_id, device=event.scope is FailureScope.DEVICE)
+            case Woke():
+                seen.wake_pending = False
+            case PauseRequested():
+                seen.pause_asked()
+            case ResumeRequested():
+                seen.resumed()
+            case CacheResetRequested():
+                pass
+            case _:
+                assert_never(event)
+
+    def _take_command(self, event: Event, command: Command) -> None:
+        seen = self.seen
+        match command:
+            case AdmitRequest():
+                if isinstance(event, RequestArrived):
+                    seen.admitted(self._request(command.handle, event))
+            case RefuseRequest():
+                seen.count("refused")
+                seen.now.refused.append((command.request_id, command.reason.value))
+            case PrepareBatch():
+                self._given[command.batch_id] = (command, _bytes(command))
+                seen.selected(_batch(command, seen.step))
+            case AbandonBatch():
+                self._given.pop(command.batch_id, None)
+                seen.withdrawn(command.batch_id)
+            case DispatchBatch():
+                fills = zip(command.fill_rows.tolist(), command.fill_tokens.tolist(), strict=True)
+                seen.dispatched(command.batch_id, tuple(command.live.tolist()), tuple(fills))
+            case EmitTokens():
+                for column, handle in enumerate(command.handles.tolist()):
+                    for turn, value in enumerate(command.tokens[:, column].tolist()):
+                        offset = int(command.offsets[column]) + turn
+                        seen.emitted(command.batch_id, handle, offset, value)
+            case FinishRequest():
+                seen.finished(
+                    command.handle, command.request_id, command.reason.value, command.output_tokens
+                )
+            case WakeAt():
+                seen.wake_pending = True
+            case ReportPaused():
+                seen.pause_reported()
+            case ReportCacheReset():
+                seen.reset(done=command.done)
+            case _:
+                assert_never(command)
+
+    def _request(self, handle: int, event: RequestArrived) -> Request:
+        outputs = min(event.max_tokens, self.seen.limits.max_model_len - event.prompt_length)
+        return Request(
+            handle=handle,
+            request_id=event.request_id,
+            prompt_length=event.prompt_length,
+            max_tokens=event.max_tokens,
+            min_tokens=event.min_tokens,
+            ignore_eos=event.ignore_eos,
+            stop_token_ids=event.stop_token_ids,
+            priority=event.priority,
+            keys=() if event.block_keys is None else tuple(event.block_keys.tolist()),
+            final_length=event.prompt_length + outputs,
+        )
+
+
+def _batch(command: PrepareBatch, step: int) -> Batch:
+    fresh: dict[int, list[tuple[int, int]]] = {}
+    entries = zip(
+        command.block_rows.tolist(),
+        command.block_slots.tolist(),
+        command.blocks.tolist(),
+        strict=True,
+    )
+    for row, slot, block in entries:
+        fresh.setdefault(row, []).append((slot, block))
+    columns = zip(
+        command.handles.tolist(),
+        command.epochs.tolist(),
+        command.seats.tolist(),
+        command.positions.tolist(),
+        command.token_counts.tolist(),
+        command.samples.tolist(),
+        strict=True,
+    )
+    history = zip(
+        command.history_rows.tolist(),
+        command.history_positions.tolist(),
+        command.history_tokens.tolist(),
+        strict=True,
+    )
+    return Batch(
+        ident=command.batch_id,
+        rows=tuple(
+            Row(
+                handle=handle,
+                epoch=epoch,
+                seat=seat,
+                position=position,
+                count=count,
+                samples=samples,
+                fresh=tuple(fresh.get(index, ())),
+            )
+            for index, (handle, epoch, seat, position, count, samples) in enumerate(columns)
+        ),
+        selected_at=step,
+        history=tuple(history),
+    )
+
+
+def _bytes(command: PrepareBatch) -> tuple[bytes, ...]:
+    """Return the content of every array, to see later whether somebody wrote into it."""
+    arrays = (
+        command.seats,
+        command.handles,
+        command.epochs,
+        command.positions,
+        command.token_counts,
+        command.samples,
+        command.block_rows,
+        command.block_slots,
+        command.blocks,
+        command.history_rows,
+        command.history_positions,
+        command.history_tokens,
+    )
+    return tuple(array.tobytes() for array in arrays)
+
+
+def _words(command: Command) -> list[tuple[str, int]]:
+    match command:
+        case DispatchBatch():
+            return [("dispatch", command.batch_id)]
+        case EmitTokens():
+            return [("emit", handle) for handle in command.handles.tolist()]
+        case FinishRequest():
+            return [("finish", command.handle)]
+        case _:
+            return []

@@ -1,0 +1,82 @@
+"""One machine: an NPU, the host thread beside it, and who of the two samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepahead_models.cpu import CpuModel, CpuTerms
+from stepahead_models.noise import Noise
+from stepahead_models.npu import BatchShape, NpuModel
+from stepahead_models.tokens import Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Durations of everything that takes time, in integer ns.
+
+    Args:
+        npu: the accelerator.
+        cpu: the host thread.
+        npu_sampler: cost of sampling on the NPU, inside the device step; None when the host samples.
+        npu_noise, cpu_noise: deviations by batch number, or None.
+    """
+
+    npu: NpuModel
+    cpu: CpuModel
+    npu_sampler: CpuTerms | None = None
+    npu_noise: Noise | None = None
+    cpu_noise: Noise | None = None
+
+    def step_ns(self, shape: BatchShape, batch_id: int) -> int:
+        """Return how long the NPU executes a batch."""
+        duration = self.npu.step_ns(shape)
+        if self.npu_sampler is not None and shape.sampling_rows:
+            duration += self.npu_sampler.total_ns(shape.sampling_rows)
+        return duration if self.npu_noise is None else self.npu_noise.apply_ns(duration, batch_id)
+
+    def decode_ns(self, positions: Ints, batch_id: int, steps: int) -> list[int]:
+        """Return how long each of ``steps`` decode batches from ``batch_id`` on takes.
+
+        Args:
+            positions: KV tokens before each row at the first of them, shape ``(rows,)``.
+            batch_id: number of the first.
+            steps: how many.
+        """
+        durations = self.npu.repeat_ns(positions, steps)
+        if self.npu_sampler is not None:
+            durations = durations + self.npu_sampler.total_ns(len(positions))
+        if self.npu_noise is not None:
+            batches = np.arange(batch_id, batch_id + steps, dtype=np.int64)
+            durations = self.npu_noise.apply_many_ns(durations, batches)
+        times: list[int] = durations.tolist()
+        return times
+
+    def build_ns(self, shape: BatchShape, batch_id: int) -> int:
+        """Return how long the host builds a batch."""
+        return self._disturbed(self.cpu.build_ns(shape), batch_id)
+
+    def build_decode_ns(self, rows: int, new_blocks: int, batch_id: int) -> int:
+        """Return `build_ns` of a decode batch."""
+        return self._disturbed(self.cpu.build_decode_ns(rows, new_blocks), batch_id)
+
+    def fill_ns(self, rows: int, batch_id: int) -> int:
+        """Return how long the host fills and dispatches a batch of ``rows`` rows."""
+        return self._disturbed(self.cpu.fill_ns(rows), batch_id)
+
+    def collect_ns(self, rows: int, sampling_rows: int, batch_id: int) -> int:
+        """Return the host's time from the end of a device step to its tokens: wait for it, sample."""
+        duration = self.cpu.synchronisation_ns(rows)
+        if self.npu_sampler is None:
+            duration += self.cpu.sampling_ns(sampling_rows)
+        return self._disturbed(duration, batch_id)
+
+    def publish_ns(self, requests: int, batch_id: int) -> int:
+        """Return how long the host processes the results of ``requests`` requests."""
+        return self._disturbed(self.cpu.processing_ns(requests), batch_id)
+
+    def _disturbed(self, duration_ns: int, batch_id: int) -> int:
+        if self.cpu_noise is None:
+            return duration_ns
+        return self.cpu_noise.apply_ns(duration_ns, batch_id)

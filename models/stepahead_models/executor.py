@@ -1,0 +1,364 @@
+"""What the accelerator computes: batches run on simulated KV memory, without any notion of time.
+
+The executor follows the commands of a kernel in whatever order somebody else decides, be it a
+simulated clock or a property test: `prepare`, then `execute` (or `withdraw`), batch by batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.commands import DispatchBatch, PrepareBatch
+from stepahead.config import KernelConfig
+from stepahead.stretches import Repeat
+from stepahead_models.memory import KvMemory
+from stepahead_models.sanitizer import Sanitizer
+from stepahead_models.seats import SeatTables
+from stepahead_models.tokens import HistoryHash, Ints, Prompts, Words
+
+_NEVER: Final = -2
+_PAD: Final = 0
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """A built batch: rows of one position that wait for a fill, and rows of any other kind."""
+
+    command: PrepareBatch
+    waiting: Ints
+    others: list[int]
+    #: Inputs of the rows, one each; those of ``others`` stay unused.
+    tokens: Ints
+    live: NDArray[np.bool_]
+    all_wait: bool
+
+
+class Executor:
+    """Inputs, KV memory and sampling for one kernel.
+
+    Args:
+        config: the kernel's limits; sizes of the memory and of the tables follow from it.
+        model: the token model.
+        prompts: prompts of all requests.
+        eos_at: output position, counted from 1, at which a request samples EOS; -1 for never.
+            Shape ``(requests,)``.
+        sanitize: check every row (`Sanitizer`). Without it a wrong history still changes all later
+            tokens of its request, but only its last block is read, and nothing is reported.
+
+    Raises:
+        SanitizerError: from `prepare` and `execute`.
+    """
+
+    def __init__(
+        self,
+        config: KernelConfig,
+        model: HistoryHash,
+        prompts: Prompts,
+        eos_at: Ints,
+        *,
+        sanitize: bool = True,
+    ) -> None:
+        self._model: Final = model
+        self._prompts: Final = prompts
+        self._eos_at: Final = eos_at
+        self._size: Final = config.block_size
+        width = -(-config.max_model_len // config.block_size) + 1
+        self._seats: Final = SeatTables(width, min(config.max_concurrency, 64))
+        self._memory: Final = KvMemory(config.num_blocks, config.block_size)
+        self._request_of: Final[dict[int, int]] = {}
+        self._names: Final[dict[int, str]] = {}
+        self._batches: Final[dict[int, _Inputs]] = {}
+        # Sums of prompt contributions, per handle, while a prompt is computed.
+        self._sums: Final[dict[int, Words]] = {}
+        self._sanitizer: Final = (
+            Sanitizer(self._memory, self._seats, self._names) if sanitize else None
+        )
+
+    def admit(self, handle: int, request: int) -> None:
+        """The kernel calls request number ``request`` by this handle from now on."""
+        self._request_of[handle] = request
+        self._names[handle] = self._prompts.request_ids[request]
+
+    def end(self, handle: int) -> None:
+        """The request has ended for its client; rows may still be outstanding."""
+        self._sums.pop(handle, None)
+        if self._sanitizer is not None:
+            self._sanitizer.end(handle)
+
+    def prepare(self, command: PrepareBatch) -> None:
+        """Build the inputs of a batch and bring the block tables up to date."""
+        sanitizer = self._sanitizer
+        seats = command.seats
+        newcomers: list[int] = []
+        if len(command.blocks):
+            newcomers = self._seats.newcomers(command)
+            for row in newcomers:
+                self._seat(command, row)
+            self._seats.extend(seats[command.block_rows], command.block_slots, command.blocks)
+            if sanitizer is not None:
+                sanitizer.take(command)
+        if sanitizer is not None:
+            sanitizer.select(command)
+            for row in newcomers:
+                self._begin(sanitizer, command, row)
+        waits = command.token_counts == 1
+        waits &= command.positions >= self._seats.prompt[seats]
+        if len(command.history_rows):
+            waits[command.history_rows] = False
+        waiting = waits.nonzero()[0]
+        all_wait = len(waiting) == len(seats)
+        self._batches[command.batch_id] = _Inputs(
+            command,
+            waiting,
+            [] if all_wait else (~waits).nonzero()[0].tolist(),
+            np.full(len(seats), _PAD, dtype=np.int64),
+            waits,
+            all_wait,
+        )
+
+    def withdraw(self, batch_id: int) -> None:
+        """The batch was refused or abandoned; it never runs."""
+        inputs = self._batches.pop(batch_id)
+        self._seats.withdraw(inputs.command)
+        if self._sanitizer is not None:
+            self._sanitizer.withdraw(inputs.command)
+
+    def dispatch(self, command: DispatchBatch) -> None:
+        """Fill the sampled tokens into the inputs; they are complete now."""
+        inputs = self._batches[command.batch_id]
+        inputs.live = command.live
+        rows, tokens = command.fill_rows, command.fill_tokens
+        inputs.tokens[rows] = tokens
+        if self._sanitizer is not None:
+            self._sanitizer.check_fill(inputs.command, rows, tokens, command.live)
+
+    def execute(self, batch_id: int) -> Ints:
+        """Run a dispatched batch; return the sampled tokens, shape ``(1, sampling rows)``."""
+        inputs = self._batches.pop(batch_id)
+        command = inputs.command
+        if inputs.all_wait:
+            sampled = self._decode(inputs, command.seats, command.positions, inputs.tokens)
+        else:
+            sampled = np.zeros(len(command.seats), dtype=np.int64)
+            rows = inputs.waiting
+            if len(rows):
+                sampled[rows] = self._decode(
+                    inputs, command.seats[rows], command.positions[rows], inputs.tokens[rows]
+                )
+            for row in inputs.others:
+                sampled[row] = self._chunk(inputs, row)
+            sampled = sampled[command.samples]
+        if self._sanitizer is not None:
+            self._sanitizer.complete(command)
+        return sampled[None, :]
+
+    def fail(self, batch_id: int) -> None:
+        """The device failed on the batch; it leaves nothing behind."""
+        inputs = self._batches.pop(batch_id)
+        if self._sanitizer is not None:
+            self._sanitizer.complete(inputs.command)
+
+    # -- stretches ----------------------------------------------------------------------------
+
+    def command(self, batch_id: int) -> PrepareBatch:
+        """Return the command of an outstanding batch; after a leap it is what it would have been."""
+        return self._batches[batch_id].command
+
+    def turns_to_end(self, batch_id: int) -> int:
+        """Return after how many more steps of a decode batch the first row samples EOS; 0 if others."""
+        inputs = self._batches[batch_id]
+        if not inputs.all_wait:
+            return 0
+        command = inputs.command
+        left = self._seats.eos_position[command.seats] - command.positions
+        left = left[left >= 0]
+        return int(left.min()) if len(left) else 1 << 30
+
+    def leap(self, repeat: Repeat, turns: int) -> tuple[Ints, int]:
+        """Run the dispatched batch and ``turns`` more of the same rows.
+
+        Only the first of them reads through the block tables: between the steps of a stretch
+        nobody else writes, and the sanitizer sees the new blocks as it would one by one.
+
+        Returns:
+            Sampled tokens, shape ``(turns + 1, rows)``, and how many blocks the tables grew by.
+        """
+        first = repeat.batch_id
+        grown = int(np.searchsorted(repeat.block_turns, turns))
+        inputs = self._batches.pop(first)
+        growth = replace(
+            inputs.command,
+            block_rows=repeat.block_rows[:grown],
+            block_slots=repeat.block_slots[:grown],
+            blocks=repeat.blocks[:grown],
+        )
+        if grown:
+            self._seats.extend(growth.seats[growth.block_rows], growth.block_slots, growth.blocks)
+            if self._sanitizer is not None:
+                self._sanitizer.take(growth)
+        tokens = self._steady(inputs, turns + 1)
+        if self._sanitizer is not None:
+            self._sanitizer.complete(inputs.command)
+        self._shift(growth, repeat.block_turns[:grown], turns)
+        return tokens, grown
+
+    def _steady(self, inputs: _Inputs, steps: int) -> Ints:
+        """Run the rows of a decode batch ``steps`` times, each time on what they sampled before."""
+        command, size, tables, model = inputs.command, self._size, self._seats, self._model
+        seats, positions, sanitizer = command.seats, command.positions, self._sanitizer
+        before = positions - 1
+        slots = before // size
+        states = self._memory.read(tables.blocks_at(seats, slots), before - slots * size)
+        if sanitizer is not None:
+            sanitizer.check_rows(command, inputs.waiting, states, inputs.live)
+        words = np.empty((steps, len(seats)), dtype=np.uint64)
+        tokens = np.empty((steps, len(seats)), dtype=np.int64)
+        places = positions + np.arange(steps, dtype=np.int64)[:, None]
+        sampled = inputs.tokens
+        for step in range(steps):
+            states = states + model.contributions(sampled, places[step])
+            words[step] = states
+            sampled = tokens[step] = model.sample(states)
+        slots = places // size
+        self._memory.write(tables.blocks_at(seats, slots), places - slots * size, words)
+        ending = places[-1] == tables.eos_position[seats]
+        if ending.any() and model.eos_token_id is not None:
+            tokens[-1, ending] = model.eos_token_id
+        if sanitizer is not None:
+            sanitizer.advance(seats, places[-1] + 1, states, tokens[-1])
+        return tokens
+
+    def _shift(self, growth: PrepareBatch, block_turns: Ints, turns: int) -> None:
+        """Make each batch prepared behind the first the one that stands in its place later."""
+        first, ahead = growth.batch_id, 1
+        behind: list[_Inputs] = []
+        while (inputs := self._batches.pop(first + ahead, None)) is not None:
+            behind.append(inputs)
+            ahead += 1
+        for place, inputs in enumerate(behind):
+            # Of the coming selections, the one that the batch now in this place came from.
+            turn = turns + place - len(behind)
+            source = behind[place + turns].command if turn < 0 else growth
+            chosen = slice(None) if turn < 0 else block_turns == turn
+            inputs.command = replace(
+                inputs.command,
+                batch_id=inputs.command.batch_id + turns,
+                positions=inputs.command.positions + turns,
+                block_rows=source.block_rows[chosen],
+                block_slots=source.block_slots[chosen],
+                blocks=source.blocks[chosen],
+            )
+        for inputs in behind:
+            self._batches[inputs.command.batch_id] = inputs
+
+    # -- rows ---------------------------------------------------------------------------------
+
+    def _decode(self, inputs: _Inputs, seats: Ints, positions: Ints, tokens: Ints) -> Ints:
+        """Run rows of one sampled input each; return what each of them samples."""
+        size, tables, sanitizer = self._size, self._seats, self._sanitizer
+        before = positions - 1
+        slots = before // size
+        states = self._memory.read(tables.blocks_at(seats, slots), before - slots * size)
+        if sanitizer is not None:
+            sanitizer.check_rows(inputs.command, inputs.waiting, states, inputs.live)
+        states += self._model.contributions(tokens, positions)
+        slots = positions // size
+        self._memory.write(tables.blocks_at(seats, slots), positions - slots * size, states)
+        sampled = self._model.sample(states)
+        ending = positions == tables.eos_position[seats]
+        if ending.any() and self._model.eos_token_id is not None:
+            sampled[ending] = self._model.eos_token_id
+        if sanitizer is not None:
+            sanitizer.advance(seats, positions + 1, states, sampled)
+        return sampled
+
+    def _chunk(self, inputs: _Inputs, row: int) -> int:
+        """Run one row over prompt or recomputed positions; return its sample, or 0."""
+        command, sanitizer = inputs.command, self._sanitizer
+        seat, position = int(command.seats[row]), int(command.positions[row])
+        end = position + int(command.token_counts[row])
+        table = self._seats.held(seat)
+        state = self._model.origin
+        if position:
+            slot, place = divmod(position - 1, self._size)
+            state = self._memory.read_one(int(table[slot]), place)
+        if sanitizer is not None:
+            entry = np.array([state], dtype=np.uint64)
+            sanitizer.check_rows(command, np.array([row]), entry, inputs.live)
+        words = self._chunk_sums(inputs, row, position, end)
+        words += np.uint64(state)
+        self._memory.write_run(table, position, words)
+        token = -1
+        if command.samples[row]:
+            token = int(self._model.sample(words[-1:])[0])
+            if end - 1 == self._seats.eos_position[seat] and self._model.eos_token_id is not None:
+                token = self._model.eos_token_id
+        if sanitizer is not None:
+            sanitizer.advance_chunk(command, row, words, token)
+        return max(token, 0)
+
+    def _chunk_sums(self, inputs: _Inputs, row: int, position: int, end: int) -> Words:
+        """Return the running sums of the contributions of a row's inputs, from its position on."""
+        command = inputs.command
+        handle, prompt = int(command.handles[row]), int(self._seats.prompt[command.seats[row]])
+        words = np.empty(end - position, dtype=np.uint64)
+        done = 0
+        if position < prompt:
+            sums = self._prompt_sums(handle)
+            done = min(prompt, end) - position
+            words[:done] = sums[position : position + done]
+            if position:
+                words[:done] -= sums[position - 1]
+            if end >= prompt or not inputs.live[row]:
+                del self._sums[handle]
+        if done < len(words):
+            tokens = self._sampled_inputs(inputs, row, position + done, end)
+            places = np.arange(position + done, end, dtype=np.int64)
+            rest = np.cumsum(self._model.contributions(tokens, places), dtype=np.uint64)
+            if done:
+                rest += words[done - 1]
+            words[done:] = rest
+        return words
+
+    def _sampled_inputs(self, inputs: _Inputs, row: int, first: int, end: int) -> Ints:
+        """Return the inputs of a row that were sampled: its history, and its fill in the last place."""
+        command = inputs.command
+        tokens = np.full(end - first, _PAD, dtype=np.int64)
+        tokens[-1] = inputs.tokens[row]
+        mine = command.history_rows == row
+        tokens[command.history_positions[mine] - first] = command.history_tokens[mine]
+        return tokens
+
+    def _prompt_sums(self, handle: int) -> Words:
+        sums = self._sums.get(handle)
+        if sums is None:
+            tokens = self._prompts.tokens(self._request_of[handle])
+            places = np.arange(len(tokens), dtype=np.int64)
+            sums = np.cumsum(self._model.contributions(tokens, places), dtype=np.uint64)
+            self._sums[handle] = sums
+        return sums
+
+    # -- seats --------------------------------------------------------------------------------
+
+    def _seat(self, command: PrepareBatch, row: int) -> None:
+        request = self._request_of[int(command.handles[row])]
+        prompt, eos_at = int(self._prompts.lengths[request]), int(self._eos_at[request])
+        if self._sanitizer is not None:
+            self._sanitizer.sit(command, row)
+        eos_position = prompt + eos_at - 2 if eos_at > 0 else _NEVER
+        self._seats.sit(command, row, prompt=prompt, eos_position=eos_position)
+
+    def _begin(self, sanitizer: Sanitizer, command: PrepareBatch, row: int) -> None:
+        """Check the cached prefix of a newcomer and tell the sanitizer what its row will read."""
+        position = int(command.positions[row])
+        state = self._model.origin
+        if position:
+            sums = self._prompt_sums(int(command.handles[row]))
+            expected = sums[self._size - 1 : position : self._size] + np.uint64(state)
+            sanitizer.check_prefix(command, row, expected)
+            state = int(expected[-1])
+        sanitizer.begin(int(command.seats[row]), state)

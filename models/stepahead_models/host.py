@@ -1,0 +1,167 @@
+"""The simulated host: carries out the commands of one step in order, one job after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepahead.commands import DispatchBatch, EmitTokens, PrepareBatch
+from stepahead.stretches import Repeat
+from stepahead_models.device import Device
+from stepahead_models.executor import Executor
+from stepahead_models.facts import FactClass, Facts
+from stepahead_models.npu import BatchShape
+from stepahead_models.record import NEVER
+from stepahead_models.recorder import Recorder
+from stepahead_models.timelines import Timelines
+from stepahead_models.tokens import Ints
+from stepahead_models.walk import Steady, walk
+
+_LEAP_TURNS_MAX: Final = 1 << 14
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    command: PrepareBatch
+    shape: BatchShape
+
+
+class Host:
+    """One thread and one NPU.
+
+    Args:
+        device: what everything costs.
+        executor: what the NPU computes.
+        recorder: takes down what happened.
+        facts: where the ends of jobs and device steps go.
+        lookahead: the kernel's.
+    """
+
+    def __init__(
+        self, device: Device, executor: Executor, recorder: Recorder, facts: Facts, lookahead: int
+    ) -> None:
+        self.time: Final = Timelines()
+        #: Since when some request is live; only meaningful while one is.
+        self.live_since = 0
+        self._device: Final = device
+        self._executor: Final = executor
+        self._recorder: Final = recorder
+        self._facts: Final = facts
+        self._lookahead: Final = lookahead
+        self._outstanding: Final[dict[int, _Outstanding]] = {}
+        self._dispatched: _Outstanding | None = None
+
+    def build(self, command: PrepareBatch) -> None:
+        """Build a batch; that it is prepared becomes a fact when this is done."""
+        self._recorder.select(command, self.time.host_free_at)
+        self._executor.prepare(command)
+        shape = BatchShape(
+            command.positions,
+            command.token_counts,
+            int(np.count_nonzero(command.samples)),
+            len(command.blocks),
+        )
+        self._outstanding[command.batch_id] = _Outstanding(command, shape)
+        done = self.time.work(self._device.build_ns(shape, command.batch_id))
+        self._facts.add(done, FactClass.PREPARED, command.batch_id)
+
+    def dispatch(self, command: DispatchBatch) -> None:
+        """Fill a batch and start the NPU; its end is a fact."""
+        batch = self._outstanding[command.batch_id]
+        time, device = self.time, self._device
+        self._executor.dispatch(command)
+        time.work(device.fill_ns(len(command.live), command.batch_id))
+        before = time.npu_end
+        span = time.run_npu(device.step_ns(batch.shape, command.batch_id))
+        gap = span[0] - max(before, self.live_since) if before >= 0 else NEVER
+        self._recorder.dispatch(batch.command, command, span, gap)
+        self._dispatched = batch
+        self._facts.add(span[1], FactClass.EXECUTED, command.batch_id)
+
+    def collect(self, batch_id: int) -> None:
+        """Learn that the NPU is done, and sample; only then the batch counts as executed."""
+        shape = self._outstanding[batch_id].shape
+        duration = self._device.collect_ns(len(shape.positions), shape.sampling_rows, batch_id)
+        self._facts.add(self.time.work(duration), FactClass.EXECUTED, batch_id)
+
+    def execute(self, batch_id: int) -> Ints:
+        """Return the tokens of the dispatched batch, which has been collected."""
+        del self._outstanding[batch_id]
+        self._dispatched = None
+        return self._executor.execute(batch_id)
+
+    def publish(self, command: EmitTokens, earlier: Sequence[int]) -> list[int]:
+        """Process results; return when each step's tokens are out, ``earlier`` being known."""
+        requests = len(command.handles)
+        out = self.time.work(self._device.publish_ns(requests, command.batch_id))
+        times = [*earlier, out]
+        self._recorder.emit(command, times)
+        return times
+
+    def abandon(self, batch_id: int) -> None:
+        """Forget a prepared batch."""
+        del self._outstanding[batch_id]
+        self._executor.withdraw(batch_id)
+
+    def end(self, handle: int, *, discards: bool) -> None:
+        """A request has ended; ``discards`` if a row of it on the NPU has lost its use."""
+        self._executor.end(handle)
+        if discards and self._dispatched is not None:
+            command = self._dispatched.command
+            rows = np.flatnonzero(command.handles == handle)
+            if len(rows):
+                self._recorder.discard(command, rows, self.time.npu_end - self.time.npu_start)
+
+    # -- stretches ----------------------------------------------------------------------------
+
+    def turns_max(self, batch_id: int, until: int | None) -> int:
+        """Return how many turns at most may follow the collected batch: nobody samples EOS before.
+
+        Beyond the last of them lies ``until``, if steps take no less time than this one.
+        """
+        turns = min(self._executor.turns_to_end(batch_id), _LEAP_TURNS_MAX)
+        if until is None or turns < 1:
+            return turns
+        step = max(self.time.npu_end - self.time.npu_start, 1)
+        return min(turns, (until - self.time.host_free_at) // step)
+
+    def positions(self, batch_id: int) -> tuple[Ints, Ints]:
+        """Return handles and positions of an outstanding batch."""
+        command = self._outstanding[batch_id].command
+        return command.handles, command.positions
+
+    def leap(self, repeat: Repeat, until: int | None) -> tuple[Ints, list[int], int] | None:
+        """Walk the turns that nothing disturbs, or return None when there is none.
+
+        Returns:
+            Tokens of all steps, when the tokens of all but the last were out, and new blocks.
+        """
+        turns = repeat.steps - 1
+        rows = len(repeat.seats)
+        steady = Steady(
+            batch_id=repeat.batch_id,
+            positions=repeat.positions,
+            lookahead=self._lookahead,
+            new_blocks=np.bincount(repeat.block_turns, minlength=turns).tolist(),
+            until=until,
+        )
+        walked = walk(self._device, self.time, steady)
+        if not walked.turns:
+            return None
+        first = repeat.batch_id
+        self._recorder.repeat(first + 1, rows, walked.starts, walked.ends, walked.gaps)
+        tokens, grown = self._executor.leap(repeat, walked.turns)
+        del self._outstanding[first]
+        self._dispatched = None
+        for ahead in range(1, self._lookahead + 1):
+            del self._outstanding[first + ahead]
+        for ahead in range(1, self._lookahead + 1):
+            command = self._executor.command(first + walked.turns + ahead)
+            shape = BatchShape(
+                command.positions, command.token_counts, rows, len(command.blocks), rows
+            )
+            self._outstanding[command.batch_id] = _Outstanding(command, shape)
+        return tokens, walked.outs, grown

@@ -1,0 +1,256 @@
+"""Takes down a run while it happens and closes it as a `RunRecord`."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stepahead.commands import (
+    DispatchBatch,
+    EmitTokens,
+    FinishReason,
+    FinishRequest,
+    PrepareBatch,
+    RefuseRequest,
+)
+from stepahead_models.emissions import Emissions
+from stepahead_models.record import NEVER, Outcome, RunRecord, Waste, digest_tokens
+from stepahead_models.tokens import Ints
+from stepahead_models.workload import Workload
+
+_OUTCOMES: Final = {
+    FinishReason.STOP: Outcome.STOP,
+    FinishReason.LENGTH: Outcome.LENGTH,
+    FinishReason.ABORT: Outcome.CANCELLED,
+    FinishReason.ERROR: Outcome.ERRORED,
+}
+
+
+class Recorder:
+    """Columns that grow; times are ns.
+
+    The digest of decisions chains arrivals, cancels, ends and changed row sets (a preemption is
+    one) with their times, so that it does not depend on how many device steps one event answered.
+
+    Args:
+        workload: the requests of the run.
+        keep_tokens: keep every output token, for comparisons in tests; memory grows with tokens.
+    """
+
+    def __init__(self, workload: Workload, *, keep_tokens: bool = False) -> None:
+        count = len(workload)
+        self._count: Final = count
+        self._arrivals: Final = np.full(count, NEVER, dtype=np.int64)
+        self._dispatches: Final = np.full(count, NEVER, dtype=np.int64)
+        self._ends: Final = np.full(count, NEVER, dtype=np.int64)
+        self._outcomes: Final = np.full(count, NEVER, dtype=np.int64)
+        self._outputs: Final = np.zeros(count, dtype=np.int64)
+        self._refusals: Final[dict[int, tuple[str, str]]] = {}
+        self._request_of: Final[dict[int, int]] = {}
+        self._undispatched: Final[set[int]] = set()
+        self._emissions: Final = Emissions()
+        self._kept: Final[list[EmitTokens] | None] = [] if keep_tokens else None
+        self._steps: Final = tuple(array("q") for _ in range(7))
+        self._waiting_times: Final = array("q")
+        self._waiting_counts: Final = array("q")
+        self._decisions: Final = hashlib.sha256(b"stepahead decisions 1\n")
+        self._row_set: PrepareBatch | None = None
+        self._dispatched: Ints | None = None
+        #: Dead rows that were dispatched: handle, tokens, time and tokens of the device step.
+        self._dead: Final[list[tuple[int, Ints, int, int]]] = []
+        self.discarded = Waste()
+        self.events = 0
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    def _decide(self, kind: bytes, *numbers: int) -> None:
+        self._decisions.update(kind + np.array(numbers, dtype="<i8").tobytes())
+
+    def arrive(self, request: int, arrived_at: int, at: int, handle: int | None) -> None:
+        """A request was reported; ``handle`` is None when it was refused."""
+        self._arrivals[request] = arrived_at
+        self._decide(b"arrive", request, at, NEVER if handle is None else handle)
+        if handle is not None:
+            self._request_of[handle] = request
+            self._undispatched.add(handle)
+            self._emissions.make_room(handle)
+            self._sample_waiting(at)
+
+    def refuse(self, request: int, command: RefuseRequest, at: int) -> None:
+        """The request never entered."""
+        self._ends[request] = at
+        self._outcomes[request] = Outcome.REFUSED
+        self._refusals[request] = (command.reason.value, command.detail)
+
+    def cancel(self, request: int, at: int) -> None:
+        """A client left."""
+        self._decide(b"cancel", request, at)
+
+    def finish(self, command: FinishRequest, at: int) -> None:
+        """A request has ended for its client."""
+        request = self._request_of[command.handle]
+        outcome = _OUTCOMES[command.reason]
+        self._ends[request] = at
+        self._outcomes[request] = outcome
+        self._outputs[request] = command.output_tokens
+        self._decide(b"end", command.handle, int(outcome), command.output_tokens, at)
+        if command.handle in self._undispatched:
+            self._undispatched.discard(command.handle)
+            self._sample_waiting(at)
+
+    def select(self, command: PrepareBatch, at: int) -> None:
+        """A batch was selected; only a row set unlike the one before is a decision."""
+        before, self._row_set = self._row_set, command
+        if before is not None and _same_rows(before, command):
+            return
+        self._decide(b"rows", command.batch_id, at, len(command.seats))
+        for column in (command.handles, command.epochs, command.positions, command.token_counts):
+            self._decisions.update(column.astype("<i8", copy=False).tobytes())
+
+    # -- device -------------------------------------------------------------------------------
+
+    def dispatch(self, batch: PrepareBatch, command: DispatchBatch, span: tuple[int, int], gap_ns: int) -> None:
+        """A batch runs on the NPU from ``span[0]`` to ``span[1]``."""
+        tokens = int(batch.token_counts.sum())
+        live = int(np.count_nonzero(command.live))
+        rows = len(batch.seats)
+        entries = (batch.batch_id, span[0], span[1], rows, tokens, live, gap_ns)
+        for column, entry in zip(self._steps, entries, strict=True):
+            column.append(entry)
+        handles, self._dispatched = self._dispatched, batch.handles
+        if self._undispatched and handles is not batch.handles:
+            started = self._undispatched.intersection(batch.handles.tolist())
+            for handle in started:
+                self._dispatches[self._request_of[handle]] = span[0]
+            if started:
+                self._undispatched.difference_update(started)
+                self._sample_waiting(span[0])
+        if live < rows:
+            # Why a row is dead is known when its end is reported, which may be after the dispatch.
+            for row in np.flatnonzero(~command.live).tolist():
+                handle, counts = int(batch.handles[row]), batch.token_counts[row : row + 1]
+                self._dead.append((handle, counts, span[1] - span[0], tokens))
+
+    def repeat(self, batch_id: int, rows: int, starts: list[int], ends: list[int], gaps: list[int]) -> None:
+        """The steady batches from ``batch_id`` on ran one token per row, all rows live."""
+        steps = len(starts)
+        same = [rows] * steps
+        columns = (range(batch_id, batch_id + steps), starts, ends, same, same, same, gaps)
+        for column, entries in zip(self._steps, columns, strict=True):
+            column.extend(entries)
+
+    def _waste(self, outcome: Outcome) -> Waste:
+        waste = Waste()
+        for handle, tokens, step_ns, step_tokens in self._dead:
+            if self._outcomes[self._request_of[handle]] == outcome:
+                waste = waste.plus(tokens, step_ns, step_tokens)
+        return waste
+
+    def discard(self, batch: PrepareBatch, rows: NDArray[np.intp], step_ns: int) -> None:
+        """Rows on the NPU lost their request."""
+        tokens = int(batch.token_counts.sum())
+        self.discarded = self.discarded.plus(batch.token_counts[rows], step_ns, tokens)
+
+    def emit(self, command: EmitTokens, times: Sequence[int]) -> None:
+        """Tokens are out, step ``i`` of the command at ``times[i]``."""
+        self._emissions.add(command, times)
+        if self._kept is not None:
+            self._kept.append(command)
+
+    def _sample_waiting(self, at: int) -> None:
+        self._waiting_times.append(at)
+        self._waiting_counts.append(len(self._undispatched))
+
+    # -- end ----------------------------------------------------------------------------------
+
+    def close(  # noqa: PLR0913 - what the simulation alone knows
+        self,
+        *,
+        duration_ns: int,
+        cpu_busy_ns: int,
+        cpu_hidden_ns: int,
+        pending_block_ns: int,
+        kv_blocks_max: int,
+        leaked_blocks: int,
+        counters: Mapping[str, int],
+    ) -> RunRecord:
+        """Return the record of the run."""
+        emissions = self._emissions
+        segments = emissions.segments()
+        handles = np.fromiter(self._request_of.keys(), dtype=np.int64, count=len(self._request_of))
+        requests = np.fromiter(self._request_of.values(), dtype=np.int64, count=len(handles))
+        owner = np.full(len(emissions.first), NEVER, dtype=np.int64)
+        owner[handles] = requests
+        firsts = np.full(self._count, NEVER, dtype=np.int64)
+        lasts = firsts.copy()
+        firsts[requests] = emissions.first[handles]
+        lasts[requests] = emissions.last[handles]
+        checksums = np.zeros(self._count, dtype=np.uint64)
+        checksums[requests] = emissions.checksums[handles]
+        batches, starts, ends, rows, tokens, live, gaps = (
+            np.array(column, dtype=np.int64) for column in self._steps
+        )
+        return RunRecord(
+            arrivals_ns=self._arrivals,
+            first_dispatches_ns=self._dispatches,
+            first_tokens_ns=emissions.out(firsts),
+            last_tokens_ns=emissions.out(lasts),
+            ends_ns=self._ends,
+            output_tokens=self._outputs,
+            outcomes=self._outcomes,
+            checksums=checksums,
+            refusals=self._refusals,
+            tokens=self._kept_tokens(),
+            step_batches=batches,
+            step_starts_ns=starts,
+            step_ends_ns=ends,
+            step_rows=rows,
+            step_tokens=tokens,
+            step_live_rows=live,
+            step_gaps_ns=gaps,
+            emission_times_ns=np.array(emissions.times, dtype=np.int64),
+            emission_tokens=np.array(emissions.counts, dtype=np.int64),
+            segment_requests=owner[segments[0]],
+            segment_firsts=segments[1],
+            segment_lasts=segments[2],
+            duration_ns=duration_ns,
+            cpu_busy_ns=cpu_busy_ns,
+            cpu_hidden_ns=cpu_hidden_ns,
+            npu_busy_ns=int((ends - starts).sum()),
+            wasted_eos=self._waste(Outcome.STOP),
+            wasted_cancel=self._waste(Outcome.CANCELLED),
+            discarded=self.discarded,
+            pending_block_ns=pending_block_ns,
+            kv_blocks_max=kv_blocks_max,
+            leaked_blocks=leaked_blocks,
+            waiting_times_ns=np.array(self._waiting_times, dtype=np.int64),
+            waiting_counts=np.array(self._waiting_counts, dtype=np.int64),
+            counters=counters,
+            events=self.events,
+            tokens_digest=digest_tokens(self._outputs, checksums),
+            journal_digest=self._decisions.hexdigest(),
+        )
+
+    def _kept_tokens(self) -> dict[int, Ints]:
+        lists: dict[int, list[int]] = {}
+        for command in self._kept or ():
+            for column, handle in enumerate(command.handles.tolist()):
+                request = self._request_of[handle]
+                lists.setdefault(request, []).extend(command.tokens[:, column].tolist())
+        return {request: np.array(lists[request], dtype=np.int64) for request in sorted(lists)}
+
+
+def _same_rows(before: PrepareBatch, after: PrepareBatch) -> bool:
+    if before.handles is after.handles and before.token_counts is after.token_counts:
+        return True
+    return (
+        np.array_equal(before.handles, after.handles)
+        and np.array_equal(before.epochs, after.epochs)
+        and np.array_equal(before.token_counts, after.token_counts)
+        and np.array_equal(before.samples, after.samples)
+    )

@@ -1,0 +1,415 @@
+"""The driver of a simulated machine: facts in order of time, one kernel step each.
+
+`Simulation.step` takes the earliest fact, hands it to the kernel and lets the host carry out the
+commands, in order. It owns the clients and the order of events; what things cost is the device's
+business, what tokens come out the executor's, what is remembered the recorder's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Final, Protocol
+
+from stepahead.blocks import BlockPool
+from stepahead.commands import (
+    AbandonBatch,
+    AdmitRequest,
+    Command,
+    DispatchBatch,
+    EmitTokens,
+    FinishReason,
+    FinishRequest,
+    PrepareBatch,
+    RefuseRequest,
+    WakeAt,
+)
+from stepahead.config import KernelConfig
+from stepahead.events import (
+    BatchExecuted,
+    BatchPrepared,
+    Event,
+    HostReady,
+    RequestArrived,
+    RequestCancelled,
+    Woke,
+)
+from stepahead.state import Counters
+from stepahead.stretches import Repeat
+from stepahead_models.device import Device
+from stepahead_models.errors import SimulationError
+from stepahead_models.executor import Executor
+from stepahead_models.facts import FactClass, Facts
+from stepahead_models.host import Host
+from stepahead_models.record import NEVER, RunRecord
+from stepahead_models.recorder import Recorder
+from stepahead_models.tokens import HistoryHash
+from stepahead_models.workload import Workload
+
+_PROGRESS_EVENTS: Final = 256
+# Members of an IntEnum compare slowly; the loop compares plain integers.
+_CANCEL: Final = int(FactClass.CANCEL)
+_PREPARED: Final = int(FactClass.PREPARED)
+_EXECUTED: Final = int(FactClass.EXECUTED)
+_ARRIVAL: Final = int(FactClass.ARRIVAL)
+_DISCARDING: Final = (FinishReason.ABORT, FinishReason.ERROR)
+
+
+class KernelPort(Protocol):
+    """What a simulation needs of a kernel."""
+
+    @property
+    def config(self) -> KernelConfig:
+        """Return its limits."""
+        ...
+
+    @property
+    def pool(self) -> BlockPool:
+        """Return the block pool, to read."""
+        ...
+
+    @property
+    def counters(self) -> Counters:
+        """Return what it counted."""
+        ...
+
+    def step(self, event: Event) -> tuple[Command, ...]:
+        """Take one fact; return what to do."""
+        ...
+
+    def repeat(self, limit: int = ...) -> Repeat | None:
+        """Return how the steady state goes on, or None."""
+        ...
+
+    def idle(self) -> bool:
+        """Tell whether nothing is live or outstanding."""
+        ...
+
+
+#: Sees every event with the commands that answered it, before they are carried out.
+Observer = Callable[[Event, tuple[Command, ...]], None]
+
+
+class Simulation:
+    """One run of one workload on one kernel and one device.
+
+    Args:
+        kernel: a kernel that has seen no event.
+        workload: the requests.
+        device: what everything costs.
+        model: the token model; its EOS token must be the kernel's.
+        sanitize: check every row that runs, see `stepahead_models.sanitizer`.
+        closed_loop: so many requests at once, the next one arriving when one ends; arrival times
+            are ignored then. None: requests arrive at their times.
+        stretches: let the kernel answer several device steps at once where nothing else happens.
+        keep_tokens: keep all output tokens in the record.
+        observer: sees every event and its commands, for example a journal or invariants.
+
+    Raises:
+        SimulationError: the closed loop is not positive, or the token model ends with another token.
+    """
+
+    def __init__(  # noqa: PLR0913 - each is a choice of the user, by keyword
+        self,
+        kernel: KernelPort,
+        workload: Workload,
+        device: Device,
+        model: HistoryHash,
+        *,
+        sanitize: bool = True,
+        closed_loop: int | None = None,
+        stretches: bool = True,
+        keep_tokens: bool = False,
+        observer: Observer | None = None,
+    ) -> None:
+        config = kernel.config
+        if closed_loop is not None and closed_loop < 1:
+            raise SimulationError(
+                f"closed_loop={closed_loop} lets no request arrive; give at least 1"
+            )
+        if model.eos_token_id != config.eos_token_id:
+            raise SimulationError(
+                f"the token model ends with token {model.eos_token_id}, the kernel with "
+                f"{config.eos_token_id}; give both the same eos_token_id"
+            )
+        self.kernel: Final = kernel
+        self._workload: Final = workload
+        self._closed: Final = closed_loop is not None
+        self._stretches: Final = stretches
+        self._observer: Final = observer
+        self._recorder: Final = Recorder(workload, keep_tokens=keep_tokens)
+        self._executor: Final = Executor(
+            config, model, workload.prompts, workload.eos_at, sanitize=sanitize
+        )
+        self._facts: Final = Facts()
+        self._host: Final = Host(
+            device, self._executor, self._recorder, self._facts, config.lookahead
+        )
+        self._ready_due = False
+        self._collected = NEVER
+        self._wake_id = NEVER
+        self._arrivals_ns: Final[list[int]] = workload.arrivals_ns.tolist()
+        self._next_request = 0
+        self._handle_of: Final[dict[int, int]] = {}
+        self._request_of: Final[dict[int, int]] = {}
+        #: Handle -> output tokens after which its client leaves.
+        self._patience: Final[dict[int, int]] = {}
+        self._ended = 0
+        self._usage: Final = _Usage(kernel.pool)
+        for _ in range(1 if closed_loop is None else closed_loop):
+            self._bring_next(0)
+
+    @property
+    def now(self) -> int:
+        """Time at which the host has done everything so far, ns."""
+        return self._host.time.host_free_at
+
+    @property
+    def ended(self) -> int:
+        """How many requests have ended or were refused."""
+        return self._ended
+
+    def run(self, progress: Callable[[int], None] | None = None) -> RunRecord:
+        """Run to the end; ``progress`` is told now and then how many requests have ended.
+
+        Raises:
+            SimulationError: nothing is left to happen although requests are live.
+            SanitizerError: a row read what is not its own.
+        """
+        countdown = _PROGRESS_EVENTS
+        while self.step():
+            countdown -= 1
+            if not countdown:
+                countdown = _PROGRESS_EVENTS
+                if progress is not None:
+                    progress(self._ended)
+        return self.record()
+
+    def record(self) -> RunRecord:
+        """Return the record of a run that has come to its end; see `run`."""
+        left = len(self._workload) - self._ended
+        if left or not self.kernel.idle():
+            raise SimulationError(
+                f"nothing is left to happen at {self.now} ns, but {left} requests have not ended; "
+                "the kernel answered HostReady without a batch although it has work"
+            )
+        pool, counters, time = self.kernel.pool, self.kernel.counters, self._host.time
+        return self._recorder.close(
+            duration_ns=self.now,
+            cpu_busy_ns=time.cpu_busy_ns,
+            cpu_hidden_ns=time.cpu_hidden_ns,
+            pending_block_ns=self._usage.pending_block_ns,
+            kv_blocks_max=self._usage.blocks_max,
+            leaked_blocks=pool.num_blocks - pool.available,
+            counters={entry.name: getattr(counters, entry.name) for entry in fields(counters)},
+        )
+
+    # -- events -------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Deliver the earliest fact and carry out the answer; False when nothing is left."""
+        facts, time = self._facts, self._host.time
+        while True:
+            if self._ready_due and not facts.any_by(time.host_free_at):
+                self._ready_due = False
+                self._deliver(HostReady(at=time.host_free_at))
+                return True
+            fact = facts.take(time.host_free_at)
+            if fact is None:
+                return False
+            time.host_free_at, kind, subject = fact
+            if self._report(kind, subject):
+                self._ready_due = True
+                return True
+
+    def _report(self, kind: int, subject: int) -> bool:
+        """Turn a fact into an event and deliver it; False when it is none (yet)."""
+        at = self._host.time.host_free_at
+        if kind == _PREPARED:
+            self._deliver(BatchPrepared(batch_id=subject, at=at))
+        elif kind == _EXECUTED:
+            if self._collected != subject:
+                # The end of the device step. The host samples first; the event is due after that.
+                self._collected = subject
+                self._host.collect(subject)
+                return False
+            self._executed(subject)
+        elif kind == _ARRIVAL:
+            self._arrived(subject)
+        elif kind == _CANCEL:
+            if subject not in self._handle_of:
+                return False
+            self._recorder.cancel(subject, at)
+            self._deliver(
+                RequestCancelled(
+                    request_id=self._workload.request_ids[subject],
+                    handle=self._handle_of[subject],
+                    at=at,
+                )
+            )
+        else:
+            if subject != self._wake_id:
+                return False
+            self._deliver(Woke(wake_id=subject, at=at))
+        return True
+
+    def _executed(self, batch_id: int) -> None:
+        earlier: Sequence[int] = ()
+        leap = self._leap(batch_id) if self._stretches else None
+        if leap is None:
+            tokens = self._host.execute(batch_id)
+        else:
+            tokens, earlier = leap
+        at = self._host.time.host_free_at
+        self._deliver(BatchExecuted(batch_id=batch_id, tokens=tokens, at=at), earlier)
+
+    def _leap(self, batch_id: int):  # type: ignore[no-untyped-def]
+        host = self._host
+        if self._facts.any_by(host.time.host_free_at):
+            return None
+        until = self._facts.next_at()
+        turns = host.turns_max(batch_id, until)
+        if self._patience and turns > 0:
+            turns = min(turns, self._patient_turns(batch_id))
+        repeat = self.kernel.repeat(turns) if turns > 0 else None
+        leap = None if repeat is None else host.leap(repeat, until)
+        if leap is None:
+            return None
+        tokens, outs, grown = leap
+        self._usage.grow(grown)
+        return tokens, outs
+
+    def _patient_turns(self, batch_id: int) -> int:
+        """Return after how many more steps the first client has got as many tokens as it stays for."""
+        turns = 1 << 30
+        handles, positions = self._host.positions(batch_id)
+        for handle, position in zip(handles.tolist(), positions.tolist(), strict=True):
+            wanted = self._patience.get(handle)
+            if wanted is not None:
+                prompt = int(self._workload.prompts.lengths[self._request_of[handle]])
+                turns = min(turns, wanted - (position - prompt + 2))
+        return turns
+
+    def _deliver(self, event: Event, earlier: Sequence[int] = ()) -> None:
+        commands = self.kernel.step(event)
+        self._recorder.events += 1
+        self._usage.see(event.at)
+        if self._observer is not None:
+            self._observer(event, commands)
+        finished: list[FinishRequest] = []
+        host = self._host
+        for command in commands:
+            if isinstance(command, PrepareBatch):
+                host.build(command)
+            elif isinstance(command, DispatchBatch):
+                host.dispatch(command)
+            elif isinstance(command, EmitTokens):
+                times = host.publish(command, earlier)
+                if self._patience:
+                    self._lose_patience(command, times)
+            elif isinstance(command, FinishRequest):
+                finished.append(command)
+            elif isinstance(command, AbandonBatch):
+                host.abandon(command.batch_id)
+            elif isinstance(command, WakeAt):
+                self._wake_id = command.wake_id
+                self._facts.add(command.at, FactClass.WOKE, command.wake_id)
+        for command in finished:
+            self._finish(command)
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def _bring_next(self, at: int) -> None:
+        """Let the next request of the workload arrive, in a closed loop at ``at``."""
+        request = self._next_request
+        if request < len(self._arrivals_ns):
+            self._next_request += 1
+            if self._closed:
+                self._arrivals_ns[request] = at
+            self._facts.add(self._arrivals_ns[request], FactClass.ARRIVAL, request)
+
+    def _arrived(self, request: int) -> None:
+        load, at = self._workload, self._host.time.host_free_at
+        if not self._closed:
+            self._bring_next(at)
+        event = RequestArrived(
+            request_id=load.request_ids[request],
+            prompt_length=int(load.prompts.lengths[request]),
+            max_tokens=int(load.max_tokens[request]),
+            at=at,
+            arrived_at=self._arrivals_ns[request],
+            priority=int(load.priorities[request]),
+            block_keys=load.block_keys(request),
+        )
+        (answer,) = self.kernel.step(event)
+        self._recorder.events += 1
+        self._usage.see(at)
+        if self._observer is not None:
+            self._observer(event, (answer,))
+        if isinstance(answer, AdmitRequest):
+            self._admit(request, answer.handle)
+        elif isinstance(answer, RefuseRequest):
+            self._recorder.arrive(request, event.arrived_at, at, None)
+            self._recorder.refuse(request, answer, at)
+            self._leave(at)
+
+    def _admit(self, request: int, handle: int) -> None:
+        load, at, arrived_at = self._workload, self.now, self._arrivals_ns[request]
+        if not self._handle_of:
+            self._host.live_since = arrived_at
+        self._handle_of[request] = handle
+        self._request_of[handle] = request
+        self._recorder.arrive(request, arrived_at, at, handle)
+        self._executor.admit(handle, request)
+        if load.cancel_after_ns[request] >= 0:
+            leaves = arrived_at + int(load.cancel_after_ns[request])
+            self._facts.add(leaves, FactClass.CANCEL, request)
+        if load.cancel_after_tokens[request] >= 0:
+            self._patience[handle] = int(load.cancel_after_tokens[request])
+
+    def _lose_patience(self, command: EmitTokens, times: list[int]) -> None:
+        steps = len(times)
+        for handle, offset in zip(command.handles.tolist(), command.offsets.tolist(), strict=True):
+            wanted = self._patience.get(handle)
+            if wanted is not None and offset < wanted <= offset + steps:
+                del self._patience[handle]
+                out = times[wanted - 1 - offset]
+                self._facts.add(out, FactClass.CANCEL, self._request_of[handle])
+
+    def _finish(self, command: FinishRequest) -> None:
+        at = self.now
+        self._recorder.finish(command, at)
+        self._host.end(command.handle, discards=command.reason in _DISCARDING)
+        self._patience.pop(command.handle, None)
+        del self._handle_of[self._request_of.pop(command.handle)]
+        self._leave(at)
+
+    def _leave(self, at: int) -> None:
+        self._ended += 1
+        if self._closed:
+            self._bring_next(at)
+
+
+class _Usage:
+    """The block pool over time: the most blocks in use, and the integral of the pending ones."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool: Final = pool
+        self._at = 0
+        self._pending = 0
+        self.pending_block_ns = 0
+        self.blocks_max = 0
+
+    def see(self, at: int) -> None:
+        """The kernel has answered an event of time ``at``."""
+        if self._pending:
+            self.pending_block_ns += self._pending * (at - self._at)
+        self._at = at
+        self._pending = self._pool.pending_count
+        self.grow(0)
+
+    def grow(self, blocks: int) -> None:
+        """So many more blocks than now are about to be in use for a while."""
+        self.blocks_max = max(
+            self.blocks_max, self._pool.num_blocks - self._pool.available + blocks
+        )

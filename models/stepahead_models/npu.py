@@ -1,0 +1,165 @@
+"""How long the NPU executes a batch: the protocol, and the roofline device.
+
+Pure functions of integers: no clock, no state that changes an answer. A model is asked for one
+batch (`NpuModel.step_ns`) or for a stretch of decode steps (`NpuModel.repeat_ns`); both answers are
+equal to the nanosecond, which a property test holds. The staged device and the device known by a
+table of measurements have modules of their own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Protocol
+
+import numpy as np
+
+from stepahead.arrays import Ints
+from stepahead.errors import StepaheadError
+
+
+class DeviceModelError(StepaheadError):
+    """A device model was asked for something outside its numbers, or built from unusable ones."""
+
+
+@dataclass(slots=True)
+class BatchShape:
+    """What a batch costs by: sizes only, no identity.
+
+    Args:
+        positions: KV tokens that stand before each row; shape ``(rows,)``.
+        token_counts: tokens that each row computes, at least 1; shape ``(rows,)``.
+        sampling_rows: rows that return a sampled token.
+        new_blocks: KV blocks that the batch adds to block tables.
+        tokens: sum of ``token_counts``; counted here when left at -1. As many tokens as rows means
+            that every row computes one token, that is a decode-only batch.
+    """
+
+    positions: Ints
+    token_counts: Ints
+    sampling_rows: int
+    new_blocks: int = 0
+    tokens: int = -1
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            self.tokens = int(self.token_counts.sum())
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        return len(self.positions)
+
+
+class NpuModel(Protocol):
+    """Device time of batches, in integer nanoseconds."""
+
+    def step_ns(self, shape: BatchShape) -> int:
+        """Return how long the NPU executes one batch."""
+        ...
+
+    def repeat_ns(self, positions: Ints, steps: int) -> Ints:
+        """Return how long each of ``steps`` decode steps in a row takes.
+
+        Args:
+            positions: KV tokens before each row at the *first* of these steps; every row computes
+                and samples one token per step, so step k runs at ``positions + k``.
+            steps: how many.
+
+        Returns:
+            Device time per step; shape ``(steps,)``.
+        """
+        ...
+
+
+_UNITS_PER_NS: Final = 1024
+_NS_PER_S: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineNpu:
+    """A device that is limited by arithmetic or by memory reads, whichever takes longer.
+
+    ``step = max(compute, memory) + step overhead``. Compute grows with tokens, memory with the KV
+    tokens read (each row reads its whole history once, chunks included); weights are read once per
+    step. The cost per token is rounded once, to 1/1024 ns; sums stay integers.
+
+    Args:
+        compute_units_per_token: 1/1024 ns of arithmetic per computed token.
+        weights_ns: reading the weights once.
+        memory_units_per_kv_token: 1/1024 ns per KV token read.
+        overhead_ns: fixed cost of a step.
+    """
+
+    compute_units_per_token: int
+    weights_ns: int
+    memory_units_per_kv_token: int
+    overhead_ns: int
+
+    @classmethod
+    def from_rates(  # noqa: PLR0913 - the six numbers of a roofline, by keyword
+        cls,
+        *,
+        flops_per_s: float,
+        bytes_per_s: float,
+        flops_per_token: float,
+        weights_bytes: int,
+        kv_bytes_per_token: int,
+        overhead_ns: int,
+    ) -> RooflineNpu:
+        """Build the model from rates; sizes are in bytes, rates per second."""
+        return cls(
+            compute_units_per_token=round(
+                flops_per_token * _NS_PER_S * _UNITS_PER_NS / flops_per_s
+            ),
+            weights_ns=round(weights_bytes * _NS_PER_S / bytes_per_s),
+            memory_units_per_kv_token=round(
+                kv_bytes_per_token * _NS_PER_S * _UNITS_PER_NS / bytes_per_s
+            ),
+            overhead_ns=overhead_ns,
+        )
+
+    def step_ns(self, shape: BatchShape) -> int:
+        """Return how long the NPU executes one batch."""
+        tokens = shape.tokens
+        compute = tokens * self.compute_units_per_token
+        kv_tokens = int(shape.positions.sum()) + tokens
+        memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
+        return max(compute, memory) // _UNITS_PER_NS + self.overhead_ns
+
+    def repeat_ns(self, positions: Ints, steps: int) -> Ints:
+        """Return how long each of ``steps`` decode steps in a row takes; see `NpuModel`."""
+        rows = len(positions)
+        kv_tokens = int(positions.sum()) + rows + rows * np.arange(steps, dtype=np.int64)
+        memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
+        compute = rows * self.compute_units_per_token
+        return np.maximum(memory, compute) // _UNITS_PER_NS + self.overhead_ns
+
+
+class Polyline:
+    """A piecewise linear function through measured points, continued by its last segments.
+
+    Args:
+        points: (x, y) with x ascending, at least one; a single point is a constant.
+
+    Raises:
+        DeviceModelError: no point, or x does not ascend.
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        if not points or any(before[0] >= after[0] for before, after in pairwise(points)):
+            raise DeviceModelError(
+                f"points {list(points)} do not ascend; sort them by their first value"
+            )
+        self._x = [x for x, _ in points]
+        self._y = [y for _, y in points]
+
+    def __call__(self, value: float) -> float:
+        """Return the value of the function."""
+        if len(self._x) == 1:
+            return self._y[0]
+        low = min(max(bisect_right(self._x, value) - 1, 0), len(self._x) - 2)
+        share = (value - self._x[low]) / (self._x[low + 1] - self._x[low])
+        return self._y[low] + (self._y[low + 1] - self._y[low]) * share

@@ -1,0 +1,216 @@
+"""The staged device: a step is a chain of compiled stages, as the RNGD runs Llama.
+
+Per layer one dense stage over all tokens (padded to a compiled token bucket) and attention stages:
+decode rows in groups that share a power-of-two KV bucket, each group padded to a compiled batch
+size, and one stage per prefill chunk (padded to a multiple of 128). Then one head stage over the
+sampling rows. When every row of a decode step falls into one KV bucket and one group, the fused
+pipeline runs instead, which saves time per layer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepahead.arrays import Ints
+from stepahead_models.npu import BatchShape, DeviceModelError, Polyline
+
+_ROWS_TABULATED: Final = 1025
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeBucket:
+    """Decode attention of one KV bucket, per layer.
+
+    Args:
+        size: KV tokens at most, the row's own token included.
+        group_ns: one execution of a group.
+        sequence_ns: each (padded) sequence of a group.
+        group_rows_max: the largest compiled batch; more rows take several executions.
+    """
+
+    size: int
+    group_ns: int
+    sequence_ns: int
+    group_rows_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The numbers of a staged device; times in ns, per layer unless said otherwise.
+
+    Args:
+        layers: layers of the model.
+        dense_ns: compiled token bucket -> dense stage.
+        fused_one_ns: dense part of a layer when one row runs fused.
+        fused_saving_ns: what a layer saves when two or more rows run fused.
+        decode: KV buckets, ascending.
+        decode_batches: compiled batch sizes of decode attention, ascending.
+        prefill_ns: padded chunk -> ((attention size, time), ...); the first entry of each is the
+            chunk without history (size = chunk).
+        chunk_multiple: prefill chunks are padded to a multiple of it.
+        extend_size_min: with history the attention size is padded to this times a power of two.
+        head_ns: (sampling rows, whole head), not per layer.
+    """
+
+    layers: int
+    dense_ns: Mapping[int, int]
+    fused_one_ns: int
+    fused_saving_ns: int
+    decode: Sequence[DecodeBucket]
+    decode_batches: Sequence[int]
+    prefill_ns: Mapping[int, Sequence[tuple[int, int]]]
+    chunk_multiple: int
+    extend_size_min: int
+    head_ns: Sequence[tuple[int, int]]
+
+
+class StagedNpu:
+    """Device time from compiled stages; a step costs the sum of its stages.
+
+    Raises:
+        DeviceModelError: a KV length above the largest bucket.
+    """
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self._layers = stages.layers
+        self._token_buckets = sorted(stages.dense_ns)
+        self._chunk_max = max(stages.prefill_ns)
+        self._prefill = {
+            chunk: (points[0][1], Polyline(points[1:] or points))
+            for chunk, points in stages.prefill_ns.items()
+        }
+        self._head = Polyline(stages.head_ns)
+        self._edges = np.array([bucket.size for bucket in stages.decode], dtype=np.int64)
+        self._buckets = len(stages.decode)
+        # Attention, dense and head of decode steps, for all layers, by row count.
+        rows = range(_ROWS_TABULATED)
+        self._attention = np.array(
+            [[self._group(bucket, n) for n in rows] for bucket in stages.decode], dtype=np.int64
+        )
+        self._attention_rows: list[list[int]] = self._attention.tolist()
+        self._groups: list[list[bool]] = [
+            [0 < n <= bucket.group_rows_max for n in rows] for bucket in stages.decode
+        ]
+        self._rest = [self._dense(n) * self._layers + self._head_of(n) for n in rows]
+        self._saving = [self._layers * self._saved(n) for n in rows]
+
+    def step_ns(self, shape: BatchShape) -> int:
+        """Return how long the NPU executes one batch."""
+        rows = len(shape.positions)
+        if shape.tokens == rows and rows == shape.sampling_rows and rows < _ROWS_TABULATED:
+            return self._decode_step(shape.positions, rows)
+        return self._mixed_step(shape)
+
+    def repeat_ns(self, positions: Ints, steps: int) -> Ints:
+        """Return how long each of ``steps`` decode steps in a row takes; see `NpuModel`."""
+        rows = len(positions)
+        if rows == 0 or rows >= _ROWS_TABULATED:
+            ones = np.ones(rows, dtype=np.int64)
+            singles = [self.step_ns(BatchShape(positions + k, ones, rows)) for k in range(steps)]
+            return np.array(singles, dtype=np.int64)
+        self._check(int(positions.max()) + steps - 1)
+        # Rows below an edge only become fewer; each moves on at a step that is known now.
+        ordered = np.sort(positions)
+        shift = np.arange(steps, dtype=np.int64)
+        below = np.searchsorted(ordered, self._edges[:, None] - shift, side="left")
+        counts = np.diff(below, axis=0, prepend=0)
+        times: Ints = self._attention[np.arange(self._buckets)[:, None], counts].sum(axis=0)
+        times += self._rest[rows]
+        alone = (counts == rows) & np.array([flags[rows] for flags in self._groups])[:, None]
+        times -= np.where(alone.any(axis=0), self._saving[rows], 0)
+        return times
+
+    def _decode_step(self, positions: Ints, rows: int) -> int:
+        where = np.searchsorted(self._edges, positions, side="right")
+        counts: list[int] = np.bincount(where).tolist()
+        if len(counts) > self._buckets:
+            self._check(int(positions.max()))
+        total = self._rest[rows]
+        for bucket, count in enumerate(counts):
+            if count:
+                total += self._attention_rows[bucket][count]
+                if count == rows and self._groups[bucket][count]:
+                    total -= self._saving[rows]
+        return total
+
+    def _mixed_step(self, shape: BatchShape) -> int:
+        counts = shape.token_counts
+        decode = counts == 1
+        decode_rows = int(decode.sum())
+        padded = decode_rows
+        attention = self._decode_attention(shape.positions[decode]) if decode_rows else 0
+        prefill = ~decode
+        for position, count in zip(
+            shape.positions[prefill].tolist(), counts[prefill].tolist(), strict=True
+        ):
+            tokens, time = self._prefill_row(position, count)
+            padded += tokens
+            attention += time
+        return (self._dense(padded) + attention) * self._layers + self._head_of(shape.sampling_rows)
+
+    def _decode_attention(self, positions: Ints) -> int:
+        self._check(int(positions.max()))
+        where = np.searchsorted(self._edges, positions, side="right")
+        counts = np.bincount(where).tolist()
+        pairs = zip(self._stages.decode, counts, strict=False)
+        return sum(self._group(bucket, count) for bucket, count in pairs) // self._layers
+
+    def _prefill_row(self, position: int, count: int) -> tuple[int, int]:
+        """Return the padded tokens of a prefill row and its attention per layer."""
+        multiple = self._stages.chunk_multiple
+        tokens, attention = 0, 0
+        while count > 0:
+            chunk = min(count, self._chunk_max)
+            padded = -(-chunk // multiple) * multiple
+            fresh, extend = self._prefill[padded]
+            if position == 0:
+                attention += fresh
+            else:
+                size = self._stages.extend_size_min
+                while size < position + chunk:
+                    size *= 2
+                attention += round(extend(size))
+            tokens += padded
+            position += chunk
+            count -= chunk
+        return tokens, attention
+
+    def _dense(self, tokens: int) -> int:
+        """Dense time per layer: whole largest buckets, then the smallest that holds the rest."""
+        largest = self._token_buckets[-1]
+        whole, rest = divmod(tokens, largest)
+        time = whole * self._stages.dense_ns[largest]
+        if rest:
+            bucket = self._token_buckets[bisect_left(self._token_buckets, rest)]
+            time += self._stages.dense_ns[bucket]
+        return time
+
+    def _group(self, bucket: DecodeBucket, rows: int) -> int:
+        """Attention of ``rows`` rows of one KV bucket over all layers."""
+        whole, rest = divmod(rows, bucket.group_rows_max)
+        time = whole * (bucket.group_ns + bucket.group_rows_max * bucket.sequence_ns)
+        if rest:
+            batches = self._stages.decode_batches
+            time += bucket.group_ns + batches[bisect_left(batches, rest)] * bucket.sequence_ns
+        return time * self._layers
+
+    def _saved(self, rows: int) -> int:
+        if rows == 1:
+            return self._dense(1) - self._stages.fused_one_ns
+        return self._stages.fused_saving_ns
+
+    def _head_of(self, sampling_rows: int) -> int:
+        return round(self._head(sampling_rows)) if sampling_rows else 0
+
+    def _check(self, position: int) -> None:
+        if position >= self._edges[-1]:
+            raise DeviceModelError(
+                f"a row stands at KV position {position}, but the largest KV bucket of the device "
+                f"holds {int(self._edges[-1])} tokens; lower max_model_len to that"
+            )

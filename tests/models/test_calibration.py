@@ -1,0 +1,147 @@
+"""Calibration: the fit finds what made the data, and the shipped costs meet the aim."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from stepahead_models.calibration import (
+    HOST_SHARES,
+    Calibration,
+    Comparison,
+    calibrate,
+    compare,
+    split_host_time,
+)
+from stepahead_models.cpu import CpuModel, CpuTerms
+from stepahead_models.envelope import Envelope, EnvelopeRow, Lengths, load_envelope
+from stepahead_models.estimate import EagerEstimate, Prediction, eager_host_ns
+from stepahead_models.npu import DeviceModelError
+from stepahead_models.profiles import load_profile
+
+ENVELOPE = load_envelope("rngd-llama-3.1-8b")
+PROFILE = load_profile("rngd-llama-3.1-8b")
+LENGTHS = Lengths(source="made up", prompt=[10, 20, 40], output=[4, 8])
+
+
+def simple_device(row: EnvelopeRow, cpu: CpuModel) -> Prediction:
+    """Decode in 10 ms plus 0.1 ms per row, plus the host's jobs."""
+    rows = round(row.concurrency)
+    tpot_ms = 10 + 0.1 * rows + eager_host_ns(cpu, rows, rows) / 1e6
+    return Prediction(rows / tpot_ms * 1e3, tpot_ms)
+
+
+def _measured_on_simple_device(cpu: CpuModel) -> Envelope:
+    rows: list[EnvelopeRow] = []
+    for concurrency in (1, 4, 16, 64):
+        bare = EnvelopeRow(concurrency, concurrency, 1.0, 1.0)
+        truth = simple_device(bare, cpu)
+        rows.append(
+            EnvelopeRow(
+                concurrency, concurrency, truth.tokens_per_s, truth.tpot_ms, None, concurrency < 64
+            )
+        )
+    return Envelope("made up", "none", "made up", rows, LENGTHS)
+
+
+def test_the_fit_recovers_the_costs_that_made_the_data() -> None:
+    """Base and slope come back within 1 %, and with them the held-out row."""
+    truth = split_host_time(1_500_000, 80_000, CpuModel(host_sampling=CpuTerms(base_ns=9_000)))
+    start = CpuModel(host_sampling=CpuTerms(base_ns=9_000))
+
+    found = calibrate(_measured_on_simple_device(truth), start, simple_device, rounds=40)
+
+    assert found.base_ns == pytest.approx(1_500_000, rel=0.01)
+    assert found.per_row_ns == pytest.approx(80_000, rel=0.01)
+    assert found.errors(fitted=False)[1] < 0.01
+    assert found.cpu.host_sampling == CpuTerms(base_ns=9_000)
+
+
+def test_the_fit_does_not_look_at_held_out_rows() -> None:
+    """A held-out row that is wildly wrong changes nothing but its own error."""
+    envelope = _measured_on_simple_device(split_host_time(1_000_000, 50_000, CpuModel()))
+    rows = [*envelope.rows[:3], EnvelopeRow(64, 64, 1.0, 1_000.0)]
+    spoilt = Envelope("made up", "none", "made up", rows, LENGTHS)
+
+    clean, dirty = (calibrate(e, CpuModel(), simple_device) for e in (envelope, spoilt))
+
+    assert clean.cpu == dirty.cpu
+    assert dirty.errors(fitted=False)[1] > 0.9 > clean.errors(fitted=False)[1]
+
+
+def test_the_shares_of_the_jobs_make_up_the_whole() -> None:
+    """Splitting loses nothing; terms per token and per block stay."""
+    cpu = split_host_time(
+        1_000_000, 1_000, CpuModel(build=CpuTerms(per_token_ns=2, per_block_ns=3))
+    )
+
+    assert sum(HOST_SHARES.values()) == pytest.approx(1)
+    assert cpu.build == CpuTerms(base_ns=540_000, per_row_ns=540, per_token_ns=2, per_block_ns=3)
+    assert eager_host_ns(cpu, 10, 10) == 1_000_000 + 10 * 1_000 + 10 * 2
+
+
+def test_the_shipped_host_costs_are_what_the_fit_gives() -> None:
+    """Fitted on concurrency 1, 4 and 16 alone, each job within 1 us per step and 10 ns per row."""
+    assert [row.requested for row in ENVELOPE.rows if row.fitted] == [1, 4, 16]
+    shipped = PROFILE.cpu_model()
+
+    fitted = calibrate(ENVELOPE, shipped, EagerEstimate(PROFILE, ENVELOPE.lengths)).cpu
+
+    for job in HOST_SHARES:
+        mine, theirs = getattr(shipped, job), getattr(fitted, job)
+        assert mine.base_ns == pytest.approx(theirs.base_ns, abs=1_000)
+        assert mine.per_row_ns == pytest.approx(theirs.per_row_ns, abs=10)
+
+
+def test_the_shipped_profile_meets_the_aim_on_held_out_rows() -> None:
+    """Median error under 10 % and worst under 20 %, over tokens/s and TPOT of five rows."""
+    estimate = EagerEstimate(PROFILE, ENVELOPE.lengths)
+    rows = compare(ENVELOPE, estimate, PROFILE.cpu_model())
+    held_out = [row for row in rows if not row.measured.fitted]
+    errors = [abs(e) for row in held_out for e in (row.tokens_error, row.tpot_error)]
+
+    assert len(errors) == 10
+    assert float(np.median(errors)) < 0.10
+    assert max(errors) < 0.20
+
+
+def test_the_report_shows_every_row_and_hides_no_error() -> None:
+    """One line per row, marked, then median and worst of held-out, fitted and all rows."""
+    rows = (
+        Comparison(EnvelopeRow(1.0, 1, 60.0, 15.0, None, fitted=True), Prediction(63.0, 15.3)),
+        Comparison(EnvelopeRow(107.2, 128, 1_000.0, 50.0), Prediction(900.0, 65.0)),
+    )
+
+    report = Calibration(1_124_000, 176_700, CpuModel(), rows).report()
+
+    assert report == (
+        "host time per step: 1124 us + 176.7 us per row (host sampling excluded)\n"
+        "concurrency  tokens/s: measured simulated  error   TPOT ms: measured simulated  error\n"
+        "       1.00                60.0      63.0  +5.0%               15.00     15.30  +2.0%"
+        "  fitted\n"
+        "     107.20              1000.0     900.0 -10.0%               50.00     65.00 +30.0%"
+        "  held out\n"
+        "held out: median error 20.0%, worst 30.0%\n"
+        "fitted: median error 3.5%, worst 5.0%\n"
+        "all rows: median error 7.5%, worst 30.0%"
+    )
+
+
+def test_a_workload_has_the_quantiles_that_it_was_drawn_from() -> None:
+    """Any prefix of the workload is spread over both distributions; every call gives the same."""
+    prompts, outputs = LENGTHS.workload(400)
+
+    assert np.percentile(prompts, [0, 50, 100]) == pytest.approx([10, 20, 40], abs=1)
+    assert np.percentile(outputs[:100], [0, 50, 100]) == pytest.approx([4, 6, 8], abs=1)
+    assert abs(float(np.corrcoef(prompts, outputs)[0, 1])) < 0.1
+    assert LENGTHS.workload(50)[0].tolist() == prompts[:50].tolist()
+
+
+def test_an_unknown_envelope_lists_the_known_ones() -> None:
+    """The sentence says what may be given instead."""
+    sentence = "there is no measured envelope 'nope'; give one of rngd-llama-3.1-8b"
+
+    with pytest.raises(DeviceModelError, match=f"^{re.escape(sentence)}$"):
+        load_envelope("nope")

@@ -1,7 +1,7 @@
 """stepahead: a state-machine kernel for overlap scheduling on an NPU."""
 
 from stepahead import commands, events
-from stepahead.config import BatchPreference, KernelConfig, WaitingOrder
+from stepahead.config import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead.errors import (
     ConfigError,
     HostContractError,
@@ -20,6 +20,7 @@ __all__ = [
     "Kernel",
     "KernelBug",
     "KernelConfig",
+    "SelectionTiming",
     "StepaheadError",
     "TableError",
     "WaitingOrder",

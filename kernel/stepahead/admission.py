@@ -58,6 +58,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
     state.waiting.add(stay)
     if state.waiting.head() is stay:
         state.steady = None
+        state.joinable = True
     state.counters.admitted += 1
     return AdmitRequest(request_id=event.request_id, handle=handle)
 

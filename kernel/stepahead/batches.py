@@ -18,7 +18,9 @@ class Batch:
 
     ``ends`` is the first position after each row. ``live`` is replaced, not written, when a
     request ends; ``dead`` remembers why. ``grant`` are the blocks popped for the batch, of the rows
-    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it.
+    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it. Times are
+    those of the events that selected, prepared and dispatched it, ns. ``volume`` is (rows, tokens,
+    KV tokens) of the row set when it was new; ``fresh``: it is new with this batch.
     """
 
     batch_id: int
@@ -33,6 +35,11 @@ class Batch:
     grant: Receipt
     grant_rows: Ints
     hits: dict[int, Receipt]
+    selected_at: int
+    volume: tuple[int, int, int]
+    fresh: bool
+    prepared_at: int = 0
+    dispatched_at: int = 0
     state: BatchState = BatchState.QUEUED
     dead: dict[int, FinishReason] = field(default_factory=dict[int, FinishReason])
 
@@ -55,6 +62,18 @@ class Batch:
         live[row] = False
         self.live = live
         self.dead[row] = reason
+
+    def drop_dead(self) -> None:
+        """Leave out the rows whose requests have ended, before the dispatch."""
+        live = self.live
+        self.seats, self.handles, self.epochs = (
+            self.seats[live],
+            self.handles[live],
+            self.epochs[live],
+        )
+        self.positions, self.ends = self.positions[live], self.ends[live]
+        self.samples, self.live = self.samples[live], live[live]
+        self.dead = {}
 
     def copy(self) -> Batch:
         """Return an independent copy; the arrays are never written."""

@@ -167,6 +167,12 @@ class BlockPool:
         self.pending = still
         self.releases += 1
 
+    def drop_fence(self, fence: int) -> None:
+        """Nothing will touch what waits for exactly ``fence``: it may be used again."""
+        for blocks in self.pending:
+            self.fence[blocks[self.fence[blocks] == fence]] = 0
+        self.pass_fence(self.passed)
+
     # -- content ------------------------------------------------------------------------------
 
     def learn_keys(self, key_max: int) -> None:

@@ -103,12 +103,17 @@ class DispatchBatch:
     ``fill_tokens`` are the sampled tokens that the rows ``fill_rows`` waited for: the input at the
     row's last position. ``live`` has shape ``(rows,)``; the output of a row that is not live is
     ignored, its input is a pad token (0), and it writes only to its own fenced positions.
+
+    With ``pruned``, the rows that are not live are left out altogether: the NPU runs the others in
+    their order, and `BatchExecuted` returns no token for them. ``fill_rows`` still counts the rows
+    of `PrepareBatch`.
     """
 
     batch_id: int
     fill_rows: Ints
     fill_tokens: Ints
     live: Mask
+    pruned: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,6 +15,13 @@ class WaitingOrder(Enum):
     PRIORITY = "priority"
 
 
+class SelectionTiming(Enum):
+    """When the batch behind the running one is selected."""
+
+    EARLY = "early"
+    JUST_IN_TIME = "just-in-time"
+
+
 class BatchPreference(Enum):
     """Which rows get the token budget first."""
 
@@ -36,6 +43,13 @@ class KernelConfig:
         lookahead: batches that may stand outstanding behind the first one; 0 eager, 1 overlap.
         order: order of the waiting line.
         preference: which rows get the budget first.
+        timing: when the batch behind the running one is selected.
+        late_share_ppm: share of just-in-time preparations that may end after the device, in parts
+            per million.
+        late_joiners: under just-in-time, a prepared batch that waits is abandoned and selected
+            again for a new arrival if that is still hidden.
+        prune: rows whose request has ended are dropped before the dispatch, where the device
+            takes a changed batch; otherwise they are masked.
         prefix_caching: reuse the KV blocks of equal prompt prefixes.
         eos_token_id: the token that ends a request, or None.
         max_waiting: waiting requests at most; a further arrival is refused.
@@ -53,6 +67,10 @@ class KernelConfig:
     lookahead: int = 0
     order: WaitingOrder = WaitingOrder.FIRST_COME_FIRST_SERVED
     preference: BatchPreference = BatchPreference.DECODE_FIRST
+    timing: SelectionTiming = SelectionTiming.EARLY
+    late_share_ppm: int = 10_000
+    late_joiners: bool = False
+    prune: bool = False
     prefix_caching: bool = True
     eos_token_id: int | None = None
     max_waiting: int = 1 << 20
@@ -78,5 +96,6 @@ _RANGES = (
     ("max_tokens_per_row", 1, 1 << 30),
     ("max_model_len", 2, 1 << 30),
     ("lookahead", 0, 8),
+    ("late_share_ppm", 1, 500_000),
     ("max_waiting", 1, 1 << 30),
 )

@@ -104,11 +104,15 @@ class BatchExecuted:
     ``(steps, sampling rows)``, the rows in the order of the batch. A device answers one step; a
     simulator may answer up to `Kernel.repeat` of them at once, and must stop at the first step
     that ends a request. Values in rows whose request has ended are ignored.
+
+    ``ended_at`` is when the device finished, before the host sampled or synchronised (ns; -1: not
+    known, then ``at`` counts). Only just-in-time selection reads it.
     """
 
     batch_id: int
     tokens: Ints
     at: int
+    ended_at: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

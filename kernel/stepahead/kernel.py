@@ -8,10 +8,12 @@ from stepahead.admission import arrive
 from stepahead.batches import Batch
 from stepahead.blocks import BlockPool
 from stepahead.commands import (
+    AbandonBatch,
     Command,
     FinishReason,
     FinishRequest,
     ReportCacheReset,
+    WakeAt,
 )
 from stepahead.config import KernelConfig
 from stepahead.errors import HostContractError
@@ -73,9 +75,13 @@ class Kernel:
                 f"{type(event).__name__} is reported at {event.at}, before the last event at "
                 f"{state.now}; report events in order of time"
             )
-        commands = _answer(state, event)
+        before = state.now
         state.now = event.at
-        return tuple(commands)
+        try:
+            return tuple(_answer(state, event))
+        except HostContractError:
+            state.now = before
+            raise
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -164,7 +170,7 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
         case BatchFailed():
             return _failed(state, event)
         case Woke():
-            return []
+            return _woke(state, event)
         case PauseRequested():
             state.paused = state.pause_due = True
             state.steady = None
@@ -180,9 +186,12 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
 
 
 def _prepared(state: State, event: BatchPrepared) -> list[Command]:
-    _building(state, event.batch_id).move(BatchTrigger.PREPARE)
-    dispatch = dispatch_next(state)
-    return [] if dispatch is None else [dispatch]
+    batch = _building(state, event.batch_id)
+    batch.move(BatchTrigger.PREPARE)
+    batch.prepared_at = event.at
+    if state.timing is not None:
+        state.timing.prepared(batch)
+    return dispatch_next(state)
 
 
 def _host_ready(state: State) -> list[Command]:
@@ -194,6 +203,51 @@ def _host_ready(state: State) -> list[Command]:
     for batch in state.filled:
         batch.move(BatchTrigger.RETIRE)
     state.filled = []
+    if may_select(state):
+        return _select_or_wait(state)
+    return _let_join(state)
+
+
+def _select_or_wait(state: State) -> list[Command]:
+    """Select now, or ask to be woken when it is time."""
+    timing, running = state.timing, state.outstanding
+    if timing is not None and running and running[0].state is BatchState.DISPATCHED:
+        due = running[0].dispatched_at + timing.delay(running[0])
+        if due > state.now:
+            wake = (state.next_batch, due)
+            if state.wake == wake:
+                return []
+            state.wake = wake
+            return [WakeAt(wake_id=state.next_batch, at=due)]
+    command = select(state)
+    return [] if command is None else [command]
+
+
+def _let_join(state: State) -> list[Command]:
+    """Select the waiting batch again for a new arrival, if preparing it again is still hidden."""
+    timing, outstanding = state.timing, state.outstanding
+    if timing is None or not (state.config.late_joiners and state.joinable):
+        return []
+    if len(outstanding) < 2 or outstanding[-1].state is not BatchState.PREPARED:  # noqa: PLR2004
+        return []
+    running = outstanding[0]
+    state.joinable = False
+    if running.state is not BatchState.DISPATCHED or state.paused:
+        return []
+    if state.now > running.dispatched_at + timing.delay(running):
+        return []
+    abandoned = outstanding[-1]
+    undo(state, abandoned, BatchTrigger.ABANDON)
+    command = select(state)
+    first: list[Command] = [AbandonBatch(batch_id=abandoned.batch_id)]
+    return first if command is None else [*first, command]
+
+
+def _woke(state: State, event: Woke) -> list[Command]:
+    """Select if this is the wake that was asked for last; anything else is a no-op."""
+    if state.wake is None or state.wake[0] != event.wake_id or event.at < state.wake[1]:
+        return []
+    state.wake = None
     command = select(state) if may_select(state) else None
     return [] if command is None else [command]
 
@@ -219,7 +273,18 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
                 "rows; ask Kernel.repeat first"
             )
         leap(state, event.tokens[:-1])
+    if state.timing is not None:
+        ended_at = event.at if event.ended_at < 0 else event.ended_at
+        state.timing.executed(batch, ended_at, late=_successor_is_late(state, ended_at))
     return fill(state, batch, event.tokens)
+
+
+def _successor_is_late(state: State, ended_at: int) -> bool:
+    """Tell whether the device was done before the batch behind the running one was prepared."""
+    if len(state.outstanding) == 1:
+        return state.wake is not None
+    successor = state.outstanding[1]
+    return successor.state is BatchState.QUEUED or successor.prepared_at > ended_at
 
 
 def _cancelled(state: State, event: RequestCancelled) -> list[Command]:
@@ -247,6 +312,4 @@ def _failed(state: State, event: BatchFailed) -> list[Command]:
         doomed = [*state.stays(state.order), *state.waiting]
     finished = [state.end(stay, FinishReason.ERROR) for stay in doomed]
     state.pass_fences()
-    dispatch = dispatch_next(state)
-    first: list[Command] = [] if dispatch is None else [dispatch]
-    return [*first, *finished, *report_pause(state)]
+    return [*dispatch_next(state), *finished, *report_pause(state)]

@@ -37,6 +37,8 @@ def may_select(state: State) -> bool:
 
 def select(state: State) -> PrepareBatch | None:
     """Choose the rows of the next batch and reserve their blocks; None when there is no row."""
+    state.wake = None
+    state.joinable = False
     if state.steady is not None and (again := _select_again(state, state.steady)) is not None:
         return again
     return _plan(state)
@@ -76,6 +78,9 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
         grant=grant,
         grant_rows=grown,
         hits={},
+        selected_at=state.now,
+        volume=steady.volume,
+        fresh=False,
     )
     state.next_batch += 1
     state.outstanding.append(batch)
@@ -149,6 +154,7 @@ def _plan(state: State) -> PrepareBatch | None:
             epochs=batch.epochs,
             all_true=batch.samples,
             ones=command.token_counts,
+            volume=batch.volume,
             turns=int(room.min()),
         )
     return command
@@ -299,6 +305,9 @@ def _reserve(
         grant=grant,
         grant_rows=rows,
         hits=hits,
+        selected_at=state.now,
+        volume=(len(seats), int(counts.sum()), int(ends.sum())),
+        fresh=True,
     )
     state.next_batch += 1
     state.outstanding.append(batch)

@@ -11,6 +11,7 @@ import numpy as np
 from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.commands import (
+    AbandonBatch,
     Command,
     DispatchBatch,
     EmitTokens,
@@ -24,29 +25,49 @@ from stepahead.state import FILLED, State
 from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
 
 
-def dispatch_next(state: State) -> DispatchBatch | None:
+def dispatch_next(state: State) -> list[Command]:
     """Dispatch the oldest outstanding batch if it is prepared.
 
     That is the whole guard: batches are outstanding oldest first, so no batch is DISPATCHED and
     every older one is back; and since all older ones are back, the last token of every live row is
     known. `audit` checks both from outside.
     """
-    if not state.outstanding or state.outstanding[0].state is not BatchState.PREPARED:
-        return None
-    batch = state.outstanding[0]
+    commands: list[Command] = []
+    while state.outstanding and state.outstanding[0].state is BatchState.PREPARED:
+        batch = state.outstanding[0]
+        if not (state.config.prune and batch.dead):
+            return [*commands, _dispatch(state, batch, pruned=False)]
+        if batch.live.any():
+            return [*commands, _dispatch(state, batch, pruned=True)]
+        batch.move(BatchTrigger.ABANDON)
+        state.outstanding.pop(0)
+        state.pass_fences()
+        commands.append(AbandonBatch(batch_id=batch.batch_id))
+    return commands
+
+
+def _dispatch(state: State, batch: Batch, *, pruned: bool) -> DispatchBatch:
     columns = state.columns
     batch.move(BatchTrigger.DISPATCH)
+    batch.dispatched_at = state.now
     live = batch.live
     state.move(batch.seats if not batch.dead else batch.seats[live], RequestTrigger.DISPATCH)
     if batch.decode:
         rows = np.arange(len(batch.seats))
     else:
         rows = np.flatnonzero(batch.samples & (batch.ends > columns.prompt[batch.seats]))
+    if pruned:
+        rows = rows[live[rows]]
     tokens = columns.last_token[batch.seats[rows]]
-    if batch.dead:
+    if pruned:
+        batch.drop_dead()
+        state.drop_fence(batch.batch_id)
+    elif batch.dead:
         tokens = np.where(live[rows], tokens, 0)
         _count_wasted(state, batch)
-    return DispatchBatch(batch_id=batch.batch_id, fill_rows=rows, fill_tokens=tokens, live=live)
+    return DispatchBatch(
+        batch_id=batch.batch_id, fill_rows=rows, fill_tokens=tokens, live=live, pruned=pruned
+    )
 
 
 def _count_wasted(state: State, batch: Batch) -> None:
@@ -127,9 +148,7 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
     finished = _finish(state, sampled, known, tokens)
     _move_on(state, batch, seats)
     state.pass_fences()
-    commands: list[Command] = []
-    if (dispatch := dispatch_next(state)) is not None:
-        commands.append(dispatch)
+    commands = dispatch_next(state)
     if len(sampled):
         first = offsets + 1 - len(steps)
         commands.append(

@@ -17,9 +17,10 @@ from stepahead.batches import Batch
 from stepahead.blocks import BlockPool, PoolCopy
 from stepahead.columns import Columns, ColumnsCopy
 from stepahead.commands import FinishReason, FinishRequest
-from stepahead.config import KernelConfig
+from stepahead.config import KernelConfig, SelectionTiming
 from stepahead.requests import NO_SEAT, Intent, Stay, WaitingLine
 from stepahead.tables import ILLEGAL, REQUEST, BatchState, RequestState, RequestTrigger
+from stepahead.timing import JustInTime
 
 QUEUED: Final = REQUEST.number[RequestState.QUEUED]
 FILLED: Final = REQUEST.number[RequestState.FILLED]
@@ -71,6 +72,7 @@ class Steady:
     epochs: Ints
     all_true: Mask
     ones: Ints
+    volume: tuple[int, int, int]
     turns: int
 
 
@@ -87,7 +89,9 @@ class Snapshot:
     fenced_seats: tuple[tuple[int, int], ...]
     counters: tuple[int, ...]
     marks: tuple[int, int, int, int]
-    flags: tuple[bool, bool, bool]
+    flags: tuple[bool, bool, bool, bool]
+    timing: JustInTime | None
+    wake: tuple[int, int] | None
 
 
 class State:
@@ -112,6 +116,10 @@ class State:
         self.steady: Steady | None = None
         self.stop_sets = 0
         self.counters = Counters()
+        just_in_time = config.timing is SelectionTiming.JUST_IN_TIME
+        self.timing = JustInTime(config.late_share_ppm) if just_in_time else None
+        self.wake: tuple[int, int] | None = None
+        self.joinable = False
         self.now = 0
         self.next_batch = 1
         self.next_handle = 1
@@ -161,6 +169,13 @@ class State:
                 if fence < oldest:
                     self.columns.free_seats.append(seat)
             self.fenced_seats = [entry for entry in self.fenced_seats if entry[0] >= oldest]
+
+    def drop_fence(self, fence: int) -> None:
+        """Rows of batch ``fence`` were dropped before the dispatch: nothing touches their seats."""
+        self.pool.drop_fence(fence)
+        self.columns.free_seats.extend(seat for at, seat in self.fenced_seats if at == fence)
+        self.fenced_seats = [entry for entry in self.fenced_seats if entry[0] != fence]
+        self.steady = None
 
     # -- seats --------------------------------------------------------------------------------
 
@@ -263,7 +278,9 @@ class State:
             fenced_seats=tuple(self.fenced_seats),
             counters=self.counters.values(),
             marks=(self.stop_sets, self.now, self.next_batch, self.next_handle),
-            flags=(self.paused, self.pause_due, self.device_failed),
+            flags=(self.paused, self.pause_due, self.device_failed, self.joinable),
+            timing=None if self.timing is None else self.timing.copy(),
+            wake=self.wake,
         )
 
     def restore(self, saved: Snapshot) -> None:
@@ -287,4 +304,6 @@ class State:
         self.steady = None
         self.counters = Counters(*saved.counters)
         self.stop_sets, self.now, self.next_batch, self.next_handle = saved.marks
-        self.paused, self.pause_due, self.device_failed = saved.flags
+        self.paused, self.pause_due, self.device_failed, self.joinable = saved.flags
+        self.timing = None if saved.timing is None else saved.timing.copy()
+        self.wake = saved.wake

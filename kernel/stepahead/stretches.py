@@ -26,6 +26,8 @@ class Repeat:
 
     Args:
         steps: device steps that the next `BatchExecuted` may answer at most, at least 2.
+        select_after: each coming selection is made this long after the event that dispatched the
+            batch before it, or as soon as the host is ready, whichever is later; ns.
         batch_id: the dispatched batch, the first of them.
         seats, handles: the rows, shape ``(rows,)``.
         positions: KV position that the dispatched batch computes, shape ``(rows,)``.
@@ -35,6 +37,7 @@ class Repeat:
     """
 
     steps: int
+    select_after: int
     batch_id: int
     seats: Ints
     handles: Ints
@@ -53,7 +56,10 @@ def horizon(state: State, limit: int) -> int:
         return 0
     if state.paused or state.pool.pending or state.fenced_seats:
         return 0
+    learning = state.timing is not None
     for index, batch in enumerate(outstanding):
+        if learning and batch.fresh:
+            return 0
         expected = BatchState.PREPARED if index else BatchState.DISPATCHED
         if batch.seats is not steady.seats or batch.dead or batch.state is not expected:
             return 0
@@ -79,6 +85,7 @@ def repeat(state: State, limit: int) -> Repeat | None:
     block_turns, rows, slots = _growth(state, turns)
     return Repeat(
         steps=turns + 1,
+        select_after=0 if state.timing is None else state.timing.delay(batch),
         batch_id=batch.batch_id,
         seats=batch.seats,
         handles=batch.handles,

@@ -121,7 +121,15 @@ TRIGGERS_OF_EVENT: Final[
 ] = {
     "RequestArrived": ((), ()),
     "RequestCancelled": ((RequestTrigger.CANCEL,), ()),
-    "HostReady": ((RequestTrigger.SELECT, RequestTrigger.PREEMPT), (BatchTrigger.RETIRE,)),
+    "HostReady": (
+        (
+            RequestTrigger.SELECT,
+            RequestTrigger.PREEMPT,
+            RequestTrigger.WITHDRAW,
+            RequestTrigger.RESTORE,
+        ),
+        (BatchTrigger.RETIRE, BatchTrigger.ABANDON),
+    ),
     "Woke": ((RequestTrigger.SELECT, RequestTrigger.PREEMPT), ()),
     "BatchPrepared": ((RequestTrigger.DISPATCH,), (BatchTrigger.PREPARE, BatchTrigger.DISPATCH)),
     "BatchRefused": ((RequestTrigger.WITHDRAW, RequestTrigger.RESTORE), (BatchTrigger.REFUSE,)),
@@ -133,7 +141,7 @@ TRIGGERS_OF_EVENT: Final[
             RequestTrigger.FINISH,
             RequestTrigger.PREEMPT,
         ),
-        (BatchTrigger.FILL, BatchTrigger.DISPATCH),
+        (BatchTrigger.FILL, BatchTrigger.DISPATCH, BatchTrigger.ABANDON),
     ),
     "BatchFailed": (
         (RequestTrigger.FAIL, RequestTrigger.DISPATCH),

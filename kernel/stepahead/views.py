@@ -25,6 +25,7 @@ from stepahead.events import (
     RequestArrived,
     RequestCancelled,
     ResumeRequested,
+    Woke,
 )
 from stepahead.requests import Intent, Stay
 from stepahead.state import State
@@ -267,6 +268,8 @@ def enabled(state: State) -> tuple[Possible, ...]:
         oldest = batches[0].batch_id
         possible.append(Possible(kind=BatchExecuted, batch_id=oldest))
         possible.append(Possible(kind=BatchFailed, batch_id=oldest))
+    if state.wake is not None:
+        possible.append(Possible(kind=Woke))
     possible.extend(Possible(kind=RequestCancelled, handle=handle) for handle in sorted(state.live))
     possible.append(Possible(kind=RequestArrived))
     possible.append(Possible(kind=ResumeRequested if state.paused else PauseRequested))
@@ -306,5 +309,8 @@ def digest(state: State) -> str:
         feed(batch.batch_id, batch.state.value, batch.seats, batch.handles, batch.epochs)
         feed(batch.positions, batch.ends, batch.samples, batch.live)
         feed(sorted((row, reason.value) for row, reason in batch.dead.items()))
+    if state.timing is not None:
+        feed(repr(state.timing), state.wake, state.joinable)
+        feed([batch.dispatched_at for batch in state.outstanding[:1]])
     feed(state.next_batch, state.next_handle, state.paused, state.pause_due, state.device_failed)
     return hasher.hexdigest()

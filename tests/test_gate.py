@@ -141,7 +141,7 @@ def profile_setting(profile: str, setting: str) -> object:
 
 
 def test_the_profiles_say_for_themselves_whether_they_are_random() -> None:
-    """Only ``ci`` repeats the same examples, and ``nightly`` runs a hundred times as many as dev."""
+    """Only ``ci`` repeats its examples; ``nightly`` runs a hundred times as many as ``dev``."""
     names = ("dev", "ci", "nightly")
     assert [profile_setting(name, "derandomize") for name in names] == [False, True, False]
     assert [profile_setting(name, "max_examples") for name in names] == [50, 100, 5_000]

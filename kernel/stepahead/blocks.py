@@ -20,6 +20,7 @@ from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
 
 _HOLE: Final = -1
+_WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
 NO_KEY: Final = -1
 
 
@@ -80,12 +81,16 @@ class BlockPool:
 
     def peek(self, count: int) -> Ints:
         """Return the next ``count`` blocks that `take` would hand out, without taking them."""
-        head = self._head
-        if self._tail - head == self.available:
+        head, holes = self._head, self._tail - self._head - self.available
+        if not holes:
             return self._queue[head : head + count].copy()
-        queued = self._queue[head : self._tail]
-        filled: Ints = queued[queued != _HOLE]
-        return filled[:count]
+        window = 2 * count + _WINDOW
+        while True:
+            queued = self._queue[head : min(head + window, self._tail)]
+            filled: Ints = queued[queued != _HOLE]
+            if len(filled) >= count:
+                return filled[:count]
+            window *= 4
 
     def take(self, count: int) -> Receipt:
         """Pop ``count`` blocks for one holder each; they forget what they contained.

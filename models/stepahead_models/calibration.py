@@ -13,10 +13,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from math import sqrt
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.envelope import Envelope, EnvelopeRow
@@ -30,9 +31,13 @@ HOST_SHARES: Final[Mapping[str, float]] = MappingProxyType(
 )
 
 
-_BASE_NS_MAX: Final = 10e6
-_PER_ROW_NS_MAX: Final = 1e6
-_GOLDEN_STEPS: Final = 40
+Floats: TypeAlias = NDArray[np.float64]
+
+# Base and slope: where the search begins, how far a forward difference looks (further than the
+# grain of a discrete simulation), and a step so small that it ends the search.
+_START_NS: Final[Floats] = np.array([1_000_000.0, 100_000.0])
+_PROBE_NS: Final[Floats] = np.array([50_000.0, 5_000.0])
+_ENOUGH_NS: Final = 2_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,61 +130,50 @@ def split_host_time(base_ns: float, per_row_ns: float, cpu: CpuModel) -> CpuMode
 
 
 def calibrate(
-    envelope: Envelope, cpu: CpuModel, simulate: Simulate, *, rounds: int = 6
+    envelope: Envelope, cpu: CpuModel, simulate: Simulate, *, rounds: int = 12
 ) -> Calibration:
     """Fit host time per step to the fitted rows of an envelope, and compare all rows.
 
-    Least squares over the relative errors of tokens per second and TPOT, by golden-section search
-    along one of (base, slope) after the other: ``rounds x 84`` simulations per fitted row.
+    Least squares over the relative errors of tokens per second and TPOT, by Gauss-Newton steps with
+    forward differences, neither number below zero. A step that does not lower the sum is
+    quartered. At most ``rounds x 3 + 1`` simulations of each fitted row.
 
     Args:
         envelope: the measured rows.
         cpu: the model to start from; see `split_host_time` for what is kept of it.
         simulate: predicts a row under a CPU model.
-        rounds: sweeps over both coordinates.
+        rounds: steps at most.
 
     Returns:
         The fitted model and its comparison with every row.
     """
     fitted = [row for row in envelope.rows if row.fitted]
 
-    def loss(base_ns: float, per_row_ns: float) -> float:
-        trial = split_host_time(base_ns, per_row_ns, cpu)
+    def errors(point: Floats) -> Floats:
+        trial = split_host_time(float(point[0]), float(point[1]), cpu)
         compared = [Comparison(row, simulate(row, trial)) for row in fitted]
-        return sum(row.tokens_error**2 + row.tpot_error**2 for row in compared)
+        return np.array([e for row in compared for e in (row.tokens_error, row.tpot_error)])
 
-    base_ns, per_row_ns = 0.0, 0.0
+    point, size = _START_NS, 1.0
+    here = errors(point)
     for _ in range(rounds):
-        base_ns = _golden(partial(_swapped, loss, per_row_ns), _BASE_NS_MAX)
-        per_row_ns = _golden(partial(loss, base_ns), _PER_ROW_NS_MAX)
-    result = split_host_time(base_ns, per_row_ns, cpu)
-    return Calibration(
-        round(base_ns), round(per_row_ns), result, compare(envelope, simulate, result)
-    )
+        slopes = np.stack(
+            [(errors(point + d) - here) / d.sum() for d in np.diag(_PROBE_NS)], axis=1
+        )
+        step = np.linalg.lstsq(slopes, -here, rcond=None)[0].astype(np.float64)
+        reached = np.maximum(point + size * step, 0.0)
+        if float(np.abs(reached - point).max()) < _ENOUGH_NS:
+            break
+        there = errors(reached)
+        if float(there @ there) < float(here @ here):
+            point, here = reached, there
+        else:
+            size /= 4
+    result = split_host_time(float(point[0]), float(point[1]), cpu)
+    rows = compare(envelope, simulate, result)
+    return Calibration(round(point[0]), round(point[1]), result, rows)
 
 
 def compare(envelope: Envelope, simulate: Simulate, cpu: CpuModel) -> tuple[Comparison, ...]:
     """Return every row of an envelope beside its prediction under one CPU model."""
     return tuple(Comparison(row, simulate(row, cpu)) for row in envelope.rows)
-
-
-def _swapped(loss: Callable[[float, float], float], second: float, first: float) -> float:
-    return loss(first, second)
-
-
-def _golden(loss: Callable[[float], float], high: float) -> float:
-    """Return where a function with one minimum on [0, high] has it."""
-    ratio = (sqrt(5) - 1) / 2
-    low = 0.0
-    left, right = high - ratio * high, ratio * high
-    loss_left, loss_right = loss(left), loss(right)
-    for _ in range(_GOLDEN_STEPS):
-        if loss_left <= loss_right:
-            high, right, loss_right = right, left, loss_left
-            left = high - ratio * (high - low)
-            loss_left = loss(left)
-        else:
-            low, left, loss_left = left, right, loss_right
-            right = low + ratio * (high - low)
-            loss_right = loss(right)
-    return (low + high) / 2

@@ -29,6 +29,7 @@ class EnvelopeRow(Struct, frozen=True, forbid_unknown_fields=True):
     Args:
         concurrency: requests at work on average.
         requested: clients of the closed loop.
+        requests: how many requests the run had.
         tokens_per_s: output tokens per second.
         tpot_ms: time per output token.
         idle_ms: device idle per step, an inference from its utilisation; not used in the fit.
@@ -37,6 +38,7 @@ class EnvelopeRow(Struct, frozen=True, forbid_unknown_fields=True):
 
     concurrency: Rate
     requested: Annotated[int, Meta(ge=1)]
+    requests: Annotated[int, Meta(ge=1)]
     tokens_per_s: Rate
     tpot_ms: Rate
     idle_ms: float | None = None

@@ -16,7 +16,7 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from stepahead_models.cpu import CpuModel
+from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.npu import DeviceModelError, NpuModel, RooflineNpu
 from stepahead_models.profile_sections import (
     ChangedBatchSection,
@@ -92,8 +92,8 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             result_processing=self.cpu.result_processing.terms(),
         )
 
-    def npu_sampling_ns(self, sampling_rows: int) -> int:
-        """Return what sampling on the NPU adds to a step.
+    def npu_sampler(self) -> CpuTerms:
+        """Return what sampling on the NPU adds to a step: a base and a term per row.
 
         Raises:
             DeviceModelError: the device has no sampler.
@@ -102,10 +102,9 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             raise DeviceModelError(
                 f"device {self.name} has no sampler; sample on the host (leave NPU sampling off)"
             )
-        if not sampling_rows:
-            return 0
-        return value_or_zero(self.sampler.base_ns) + sampling_rows * value_or_zero(
-            self.sampler.per_row_ns
+        return CpuTerms(
+            base_ns=value_or_zero(self.sampler.base_ns),
+            per_row_ns=value_or_zero(self.sampler.per_row_ns),
         )
 
     def inferred(self) -> tuple[str, ...]:

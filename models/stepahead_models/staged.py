@@ -1,10 +1,10 @@
 """The staged device: a step is a chain of compiled stages, as the RNGD runs Llama.
 
 Per layer one dense stage over all tokens (padded to a compiled token bucket) and attention stages:
-decode rows in groups that share a power-of-two KV bucket, each group padded to a compiled batch
-size, and one stage per prefill chunk (padded to a multiple of 128). Then one head stage over the
-sampling rows. When every row of a decode step falls into one KV bucket and one group, the fused
-pipeline runs instead, which saves time per layer.
+decode rows that share a power-of-two KV bucket in one or more compiled batches, whichever is
+fastest, and one stage per prefill chunk (padded to a multiple of 128). Then one head stage over the
+sampling rows. When every row of a decode step falls into one KV bucket and fits one compiled batch,
+the fused pipeline may run instead, which saves time per layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from stepahead.arrays import Ints
 from stepahead_models.npu import BatchShape, DeviceModelError, Polyline
 
-_ROWS_TABULATED: Final = 1025
+_ROWS_TABULATED: Final = 513
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +90,15 @@ class StagedNpu:
         self._buckets = len(stages.decode)
         # Attention, dense and head of decode steps, for all layers, by row count.
         rows = range(_ROWS_TABULATED)
-        self._attention = np.array(
-            [[self._group(bucket, n) for n in rows] for bucket in stages.decode], dtype=np.int64
+        self._attention_rows = [self._groups(bucket) for bucket in stages.decode]
+        self._attention = np.array(self._attention_rows, dtype=np.int64)
+        tables = list(zip(stages.decode, self._attention_rows, strict=True))
+        self._alone = np.array(
+            [[self._fused(bucket, n, groups) for n in rows] for bucket, groups in tables],
+            dtype=np.int64,
         )
-        self._attention_rows: list[list[int]] = self._attention.tolist()
-        self._groups: list[list[bool]] = [
-            [0 < n <= bucket.group_rows_max for n in rows] for bucket in stages.decode
-        ]
+        self._alone_rows: list[list[int]] = self._alone.tolist()
         self._rest = [self._dense(n) * self._layers + self._head_of(n) for n in rows]
-        self._saving = [self._layers * self._saved(n) for n in rows]
 
     def step_ns(self, shape: BatchShape) -> int:
         """Return how long the NPU executes one batch."""
@@ -120,10 +120,12 @@ class StagedNpu:
         shift = np.arange(steps, dtype=np.int64)
         below = np.searchsorted(ordered, self._edges[:, None] - shift, side="left")
         counts = np.diff(below, axis=0, prepend=0)
-        times: Ints = self._attention[np.arange(self._buckets)[:, None], counts].sum(axis=0)
+        buckets = np.arange(self._buckets)[:, None]
+        alone = counts == rows
+        times: Ints = np.where(
+            alone, self._alone[buckets, counts], self._attention[buckets, counts]
+        ).sum(axis=0)
         times += self._rest[rows]
-        alone = (counts == rows) & np.array([flags[rows] for flags in self._groups])[:, None]
-        times -= np.where(alone.any(axis=0), self._saving[rows], 0)
         return times
 
     def _decode_step(self, positions: Ints, rows: int) -> int:
@@ -133,10 +135,9 @@ class StagedNpu:
             self._check(int(positions.max()))
         total = self._rest[rows]
         for bucket, count in enumerate(counts):
-            if count:
-                total += self._attention_rows[bucket][count]
-                if count == rows and self._groups[bucket][count]:
-                    total -= self._saving[rows]
+            if count == rows:
+                return total + self._alone_rows[bucket][rows]
+            total += self._attention_rows[bucket][count]
         return total
 
     def _mixed_step(self, shape: BatchShape) -> int:
@@ -157,9 +158,13 @@ class StagedNpu:
     def _decode_attention(self, positions: Ints) -> int:
         self._check(int(positions.max()))
         where = np.searchsorted(self._edges, positions, side="right")
-        counts = np.bincount(where).tolist()
-        pairs = zip(self._stages.decode, counts, strict=False)
-        return sum(self._group(bucket, count) for bucket, count in pairs) // self._layers
+        counts: list[int] = np.bincount(where).tolist()
+        total = 0
+        for table, count in zip(self._attention_rows, counts, strict=False):
+            # Rows beyond the table, which no compiled batch holds, go by whole tables.
+            whole, rest = divmod(count, _ROWS_TABULATED - 1)
+            total += whole * table[-1] + table[rest]
+        return total // self._layers
 
     def _prefill_row(self, position: int, count: int) -> tuple[int, int]:
         """Return the padded tokens of a prefill row and its attention per layer."""
@@ -191,16 +196,29 @@ class StagedNpu:
             time += self._stages.dense_ns[bucket]
         return time
 
-    def _group(self, bucket: DecodeBucket, rows: int) -> int:
-        """Attention of ``rows`` rows of one KV bucket over all layers."""
-        whole, rest = divmod(rows, bucket.group_rows_max)
-        time = whole * (bucket.group_ns + bucket.group_rows_max * bucket.sequence_ns)
-        if rest:
-            batches = self._stages.decode_batches
-            time += bucket.group_ns + batches[bisect_left(batches, rest)] * bucket.sequence_ns
-        return time * self._layers
+    def _groups(self, bucket: DecodeBucket) -> list[int]:
+        """Attention of 0, 1, 2 ... rows of one KV bucket over all layers.
+
+        Rows are cut into compiled batches so that the sum is smallest; the last one is padded.
+        """
+        batches = [n for n in self._stages.decode_batches if n <= bucket.group_rows_max]
+        costs = [(n, self._layers * (bucket.group_ns + n * bucket.sequence_ns)) for n in batches]
+        best = [0]
+        for rows in range(1, _ROWS_TABULATED):
+            best.append(min(cost + best[max(rows - n, 0)] for n, cost in costs))
+        return best
+
+    def _fused(self, bucket: DecodeBucket, rows: int, groups: Sequence[int]) -> int:
+        """Attention when no row is in another bucket: fused in one batch, or in groups."""
+        if not 0 < rows <= bucket.group_rows_max:
+            return groups[rows]
+        batches = self._stages.decode_batches
+        padded = batches[bisect_left(batches, rows)]
+        one = bucket.group_ns + padded * bucket.sequence_ns - self._saved(rows)
+        return min(groups[rows], one * self._layers)
 
     def _saved(self, rows: int) -> int:
+        """What a layer saves when ``rows`` rows run fused."""
         if rows == 1:
             return self._dense(1) - self._stages.fused_one_ns
         return self._stages.fused_saving_ns

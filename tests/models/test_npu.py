@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,6 +122,15 @@ def test_rows_of_two_buckets_run_as_two_groups() -> None:
 def test_a_group_above_the_largest_compiled_batch_takes_several_executions() -> None:
     """Three rows at 32 run as two and one, and not fused."""
     assert StagedNpu(STAGES).step_ns(_decode([20, 20, 20])) == 2 * (4_000 + 140 + 120) + 9
+
+
+def test_rows_are_cut_into_the_compiled_batches_that_cost_least() -> None:
+    """Where sequences are dear and groups cheap, three rows run as two and one, without fusing."""
+    bucket = DecodeBucket(size=16, group_ns=10, sequence_ns=100, group_rows_max=4)
+    model = StagedNpu(replace(STAGES, decode=[bucket]))
+
+    assert model.step_ns(_decode([3, 4, 5])) == 2 * (4_000 + 10 + 200 + 10 + 100) + 9
+    assert model.step_ns(_decode([3, 4, 5, 6])) == 2 * (4_000 + 10 + 400 - 50) + 10
 
 
 def test_a_prompt_chunk_is_padded_and_samples_only_at_its_end() -> None:

@@ -108,14 +108,13 @@ def test_a_transfer_takes_latency_and_size_over_rate() -> None:
     assert channel.transfer_ns(1 << 27) == 5_129_164
 
 
-def test_sampling_on_the_npu_adds_to_the_step_where_there_is_a_sampler() -> None:
-    """Base and rows; nothing without a sampling row; refused without a sampler."""
-    profile = load_profile(RNGD)
+def test_sampling_on_the_npu_needs_a_sampler() -> None:
+    """Base and rows where there is one; else the sentence says how to go on."""
     sentence = "device table-sample has no sampler; sample on the host (leave NPU sampling off)"
 
-    assert [profile.npu_sampling_ns(rows) for rows in (0, 4)] == [0, 22_000]
+    assert load_profile(RNGD).npu_sampler().total_ns(4) == 22_000
     with pytest.raises(DeviceModelError, match=f"^{re.escape(sentence)}$"):
-        load_profile("table-sample").npu_sampling_ns(4)
+        load_profile("table-sample").npu_sampler()
 
 
 def test_a_profile_of_ones_own_is_loaded_by_path(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.noise import Noise
 from stepahead_models.npu import BatchShape, NpuModel
+from stepahead_models.profiles import Profile, value_or_zero
 from stepahead_models.tokens import Ints
 
 
@@ -20,14 +22,40 @@ class Device:
         npu: the accelerator.
         cpu: the host thread.
         npu_sampler: cost of sampling on the NPU, inside the device step; None when the host samples.
+        changed_batch: what the host pays more for a batch that it changes before the dispatch.
         npu_noise, cpu_noise: deviations by batch number, or None.
     """
 
     npu: NpuModel
     cpu: CpuModel
     npu_sampler: CpuTerms | None = None
+    changed_batch: CpuTerms = CpuTerms()
     npu_noise: Noise | None = None
     cpu_noise: Noise | None = None
+
+    @classmethod
+    def of(
+        cls, profile: Profile, *, cpu_scale: float | str | Fraction = 1, npu_samples: bool = False
+    ) -> Device:
+        """Return the machine that a profile describes.
+
+        Args:
+            profile: the numbers.
+            cpu_scale: factor on every cost of the host.
+            npu_samples: let the NPU sample.
+
+        Raises:
+            DeviceModelError: the scale is not usable, or the NPU cannot sample.
+        """
+        changed = profile.changed_batch
+        return cls(
+            npu=profile.npu_model(),
+            cpu=profile.cpu_model().scaled(cpu_scale),
+            npu_sampler=profile.npu_sampler() if npu_samples else None,
+            changed_batch=CpuTerms(
+                base_ns=value_or_zero(changed.base_ns), per_row_ns=value_or_zero(changed.per_row_ns)
+            ),
+        )
 
     def step_ns(self, shape: BatchShape, batch_id: int) -> int:
         """Return how long the NPU executes a batch."""
@@ -61,9 +89,12 @@ class Device:
         """Return `build_ns` of a decode batch."""
         return self._disturbed(self.cpu.build_decode_ns(rows, new_blocks), batch_id)
 
-    def fill_ns(self, rows: int, batch_id: int) -> int:
-        """Return how long the host fills and dispatches a batch of ``rows`` rows."""
-        return self._disturbed(self.cpu.fill_ns(rows), batch_id)
+    def fill_ns(self, rows: int, batch_id: int, pruned_rows: int = 0) -> int:
+        """Return how long the host fills and dispatches ``rows`` rows, and drops ``pruned_rows``."""
+        duration = self.cpu.fill_ns(rows)
+        if pruned_rows:
+            duration += self.changed_batch.total_ns(pruned_rows)
+        return self._disturbed(duration, batch_id)
 
     def collect_ns(self, rows: int, sampling_rows: int, batch_id: int) -> int:
         """Return the host's time from the end of a device step to its tokens: wait for it, sample."""

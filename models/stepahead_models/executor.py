@@ -34,6 +34,8 @@ class _Inputs:
     #: Inputs of the rows, one each; those of ``others`` stay unused.
     tokens: Ints
     live: NDArray[np.bool_]
+    #: Rows that the NPU runs: all, but for those pruned at the dispatch.
+    runs: NDArray[np.bool_]
     all_wait: bool
 
 
@@ -116,7 +118,8 @@ class Executor:
             waiting,
             [] if all_wait else (~waits).nonzero()[0].tolist(),
             np.full(len(seats), _PAD, dtype=np.int64),
-            waits,
+            command.samples,
+            np.ones(len(seats), dtype=np.bool_),
             all_wait,
         )
 
@@ -131,6 +134,13 @@ class Executor:
         """Fill the sampled tokens into the inputs; they are complete now."""
         inputs = self._batches[command.batch_id]
         inputs.live = command.live
+        if command.pruned:
+            inputs.waiting = inputs.waiting[command.live[inputs.waiting]]
+            inputs.others = [row for row in inputs.others if command.live[row]]
+            inputs.all_wait = False
+            inputs.runs = command.live
+            if self._sanitizer is not None:
+                self._sanitizer.complete(inputs.command.seats[~command.live])
         rows, tokens = command.fill_rows, command.fill_tokens
         inputs.tokens[rows] = tokens
         if self._sanitizer is not None:
@@ -151,16 +161,16 @@ class Executor:
                 )
             for row in inputs.others:
                 sampled[row] = self._chunk(inputs, row)
-            sampled = sampled[command.samples]
+            sampled = sampled[command.samples & inputs.runs]
         if self._sanitizer is not None:
-            self._sanitizer.complete(command)
+            self._sanitizer.complete(command.seats[inputs.runs])
         return sampled[None, :]
 
     def fail(self, batch_id: int) -> None:
         """The device failed on the batch; it leaves nothing behind."""
         inputs = self._batches.pop(batch_id)
         if self._sanitizer is not None:
-            self._sanitizer.complete(inputs.command)
+            self._sanitizer.complete(inputs.command.seats[inputs.runs])
 
     # -- stretches ----------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class Executor:
                 self._sanitizer.take(growth)
         tokens = self._steady(inputs, turns + 1)
         if self._sanitizer is not None:
-            self._sanitizer.complete(inputs.command)
+            self._sanitizer.complete(inputs.command.seats)
         self._shift(growth, repeat.block_turns[:grown], turns)
         return tokens, grown
 

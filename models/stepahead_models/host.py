@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepahead.commands import DispatchBatch, EmitTokens, PrepareBatch
 from stepahead.stretches import Repeat
@@ -27,6 +28,13 @@ _LEAP_TURNS_MAX: Final = 1 << 14
 class _Outstanding:
     command: PrepareBatch
     shape: BatchShape
+
+
+def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
+    sampling = int(np.count_nonzero(batch.samples & live))
+    return BatchShape(
+        batch.positions[live], batch.token_counts[live], sampling, len(batch.blocks)
+    )
 
 
 class Host:
@@ -73,7 +81,12 @@ class Host:
         batch = self._outstanding[command.batch_id]
         time, device = self.time, self._device
         self._executor.dispatch(command)
-        time.work(device.fill_ns(len(command.live), command.batch_id))
+        rows = len(command.live)
+        pruned = 0
+        if command.pruned:
+            pruned = rows - int(np.count_nonzero(command.live))
+            batch.shape = _without(batch.command, command.live)
+        time.work(device.fill_ns(rows - pruned, command.batch_id, pruned))
         before = time.npu_end
         span = time.run_npu(device.step_ns(batch.shape, command.batch_id))
         gap = span[0] - max(before, self.live_since) if before >= 0 else NEVER
@@ -145,6 +158,7 @@ class Host:
             batch_id=repeat.batch_id,
             positions=repeat.positions,
             lookahead=self._lookahead,
+            select_after=repeat.select_after,
             new_blocks=np.bincount(repeat.block_turns, minlength=turns).tolist(),
             until=until,
         )

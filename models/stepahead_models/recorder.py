@@ -116,9 +116,11 @@ class Recorder:
 
     def dispatch(self, batch: PrepareBatch, command: DispatchBatch, span: tuple[int, int], gap_ns: int) -> None:
         """A batch runs on the NPU from ``span[0]`` to ``span[1]``."""
-        tokens = int(batch.token_counts.sum())
         live = int(np.count_nonzero(command.live))
-        rows = len(batch.seats)
+        if command.pruned:
+            rows, tokens = live, int(batch.token_counts[command.live].sum())
+        else:
+            rows, tokens = len(batch.seats), int(batch.token_counts.sum())
         entries = (batch.batch_id, span[0], span[1], rows, tokens, live, gap_ns)
         for column, entry in zip(self._steps, entries, strict=True):
             column.append(entry)

@@ -53,8 +53,8 @@ class Sanitizer:
         self._lost_block = np.full(count, -1, dtype=np.int64)
         self._any_lost = False
         self._draining = 0
-        #: Handle -> (next position, state) of live requests that left their seat.
-        self._reached: Final[dict[int, tuple[int, int]]] = {}
+        #: Handle -> (next position, state, last token) of live requests that left their seat.
+        self._reached: Final[dict[int, tuple[int, int, int]]] = {}
 
     # -- a batch is prepared ------------------------------------------------------------------
 
@@ -76,6 +76,7 @@ class Sanitizer:
         self._drop(seat)
         if batch.epochs[row]:
             self._leave_old_seats(int(batch.handles[row]))
+            self._token[seat] = self._reached.get(int(batch.handles[row]), (0, 0, 0))[2]
         self._ended[seat] = False
         self._lost_block[seat] = -1
         self._next[seat] = batch.positions[row]
@@ -216,12 +217,12 @@ class Sanitizer:
         if token >= 0:
             self._token[seat] = token
 
-    def complete(self, batch: PrepareBatch) -> None:
-        """The batch is back: tables of requests that ended before are forgotten."""
-        self._outstanding[batch.seats] -= 1
+    def complete(self, seats: Ints) -> None:
+        """Rows are back, or were pruned: tables of requests that ended before are forgotten."""
+        self._outstanding[seats] -= 1
         if self._draining:
-            over = self._ended[batch.seats] & (self._outstanding[batch.seats] == 0)
-            for seat in batch.seats[over].tolist():
+            over = self._ended[seats] & (self._outstanding[seats] == 0)
+            for seat in seats[over].tolist():
                 self._leave(seat)
                 self._ended[seat] = False
                 self._draining -= 1
@@ -244,7 +245,7 @@ class Sanitizer:
         reached = self._reached.get(handle)
         place = int(self._next[seat])
         if not self._ended[seat] and place and (reached is None or reached[0] < place):
-            self._reached[handle] = (place, int(self._state[seat]))
+            self._reached[handle] = (place, int(self._state[seat]), int(self._token[seat]))
 
     def _leave_old_seats(self, handle: int) -> None:
         for seat in np.flatnonzero(self._seats.handle == handle).tolist():

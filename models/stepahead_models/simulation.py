@@ -43,7 +43,7 @@ from stepahead_models.facts import FactClass, Facts
 from stepahead_models.host import Host
 from stepahead_models.record import NEVER, RunRecord
 from stepahead_models.recorder import Recorder
-from stepahead_models.tokens import HistoryHash
+from stepahead_models.tokens import HistoryHash, Ints
 from stepahead_models.workload import Workload
 
 _PROGRESS_EVENTS: Final = 256
@@ -103,7 +103,7 @@ class Simulation:
             are ignored then. None: requests arrive at their times.
         stretches: let the kernel answer several device steps at once where nothing else happens.
         keep_tokens: keep all output tokens in the record.
-        observer: sees every event and its commands, for example a journal or invariants.
+        observers: see every event and its commands, for example a journal or invariants.
 
     Raises:
         SimulationError: the closed loop is not positive, or the token model ends with another token.
@@ -120,7 +120,7 @@ class Simulation:
         closed_loop: int | None = None,
         stretches: bool = True,
         keep_tokens: bool = False,
-        observer: Observer | None = None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         config = kernel.config
         if closed_loop is not None and closed_loop < 1:
@@ -136,7 +136,7 @@ class Simulation:
         self._workload: Final = workload
         self._closed: Final = closed_loop is not None
         self._stretches: Final = stretches
-        self._observer: Final = observer
+        self._observers: Final = tuple(observers)
         self._recorder: Final = Recorder(workload, keep_tokens=keep_tokens)
         self._executor: Final = Executor(
             config, model, workload.prompts, workload.eos_at, sanitize=sanitize
@@ -147,7 +147,8 @@ class Simulation:
         )
         self._ready_due = False
         self._collected = NEVER
-        self._wake_id = NEVER
+        #: The newest wake-up: its serial number, and the kernel's name for it.
+        self._wake = (0, NEVER)
         self._arrivals_ns: Final[list[int]] = workload.arrivals_ns.tolist()
         self._next_request = 0
         self._handle_of: Final[dict[int, int]] = {}
@@ -248,9 +249,9 @@ class Simulation:
                 )
             )
         else:
-            if subject != self._wake_id:
+            if subject != self._wake[0]:
                 return False
-            self._deliver(Woke(wake_id=subject, at=at))
+            self._deliver(Woke(wake_id=self._wake[1], at=at))
         return True
 
     def _executed(self, batch_id: int) -> None:
@@ -260,10 +261,18 @@ class Simulation:
             tokens = self._host.execute(batch_id)
         else:
             tokens, earlier = leap
-        at = self._host.time.host_free_at
-        self._deliver(BatchExecuted(batch_id=batch_id, tokens=tokens, at=at), earlier)
+        time = self._host.time
+        event = BatchExecuted(
+            batch_id=batch_id, tokens=tokens, at=time.host_free_at, ended_at=time.npu_end
+        )
+        self._deliver(event, earlier)
 
-    def _leap(self, batch_id: int):  # type: ignore[no-untyped-def]
+    def _leap(self, batch_id: int) -> tuple[Ints, list[int]] | None:
+        """Walk on from the collected batch as long as nothing else happens, if it is worth it.
+
+        Returns:
+            Tokens of all steps, and when the tokens of all but the last were out.
+        """
         host = self._host
         if self._facts.any_by(host.time.host_free_at):
             return None
@@ -294,8 +303,8 @@ class Simulation:
         commands = self.kernel.step(event)
         self._recorder.events += 1
         self._usage.see(event.at)
-        if self._observer is not None:
-            self._observer(event, commands)
+        for observe in self._observers:
+            observe(event, commands)
         finished: list[FinishRequest] = []
         host = self._host
         for command in commands:
@@ -312,8 +321,8 @@ class Simulation:
             elif isinstance(command, AbandonBatch):
                 host.abandon(command.batch_id)
             elif isinstance(command, WakeAt):
-                self._wake_id = command.wake_id
-                self._facts.add(command.at, FactClass.WOKE, command.wake_id)
+                self._wake = (self._wake[0] + 1, command.wake_id)
+                self._facts.add(command.at, FactClass.WOKE, self._wake[0])
         for command in finished:
             self._finish(command)
 
@@ -344,8 +353,8 @@ class Simulation:
         (answer,) = self.kernel.step(event)
         self._recorder.events += 1
         self._usage.see(at)
-        if self._observer is not None:
-            self._observer(event, (answer,))
+        for observe in self._observers:
+            observe(event, (answer,))
         if isinstance(answer, AdmitRequest):
             self._admit(request, answer.handle)
         elif isinstance(answer, RefuseRequest):

@@ -44,6 +44,8 @@ class Steady:
         batch_id: that batch.
         positions: KV positions that it computed, shape ``(rows,)``.
         lookahead: batches prepared behind it.
+        select_after: each selection is made this long after the batch before was dispatched, or as
+            soon as the host is ready; only with batches prepared ahead.
         new_blocks: blocks that each coming selection adds, one entry per turn; as many turns may be
             walked.
         until: when the next fact from outside occurs, or None.
@@ -52,6 +54,7 @@ class Steady:
     batch_id: int
     positions: Ints
     lookahead: int
+    select_after: int
     new_blocks: list[int]
     until: int | None
 
@@ -80,10 +83,11 @@ def _turn_ahead(
     start = time.host_free_at + device.fill_ns(rows, executed + 1)
     end = start + duration
     out = start + device.publish_ns(rows, executed)
-    if end <= out:
-        # The NPU is done before the host could select: not a whole turn.
+    selected = max(out, time.host_free_at + steady.select_after)
+    if end <= selected:
+        # The NPU is done before the host selects: not a whole turn.
         return False
-    built = out + device.build_decode_ns(
+    built = selected + device.build_decode_ns(
         rows, steady.new_blocks[index], executed + 1 + steady.lookahead
     )
     done = max(end, built)
@@ -91,8 +95,8 @@ def _turn_ahead(
     if steady.until is not None and collected >= steady.until:
         return False
     _accept(time, walked, (start, end), out)
-    time.cpu_hidden_ns += min(built, end) - start
-    time.cpu_busy_ns += built - time.host_free_at + collected - done
+    time.cpu_hidden_ns += min(out, end) - start + min(built, end) - selected
+    time.cpu_busy_ns += out - time.host_free_at + built - selected + collected - done
     time.host_free_at = collected
     return True
 

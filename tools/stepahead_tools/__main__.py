@@ -1,0 +1,71 @@
+"""`stepahead` and `python -m stepahead_tools`: the commands and their exit codes.
+
+0: done. 1: the run found something wrong. 2: what was asked for cannot be done. What a command
+needs is imported when it runs, so that help comes at once.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Replay request traces under eager and overlap scheduling, in simulated time.",
+)
+
+_OBJECTIVE = re.compile(r"(?:ttft|tpot|e2el):")
+
+
+def _compare(options: CompareOptions) -> None:
+    """Replay a trace under several loops and compare them.
+
+    Prints one table with the change per metric and says whether overlap pays on this load and what
+    it costs in TTFT. Exits with 1 when the loops did not give the same tokens.
+    """
+    from stepahead_tools.compare import compare  # noqa: PLC0415 # imported when it runs
+
+    compare(options)
+
+
+def _replay(options: ReplayOptions) -> None:
+    """Replay a trace under one loop, or a journal once more.
+
+    A journal (see --journal) is told from a trace by its content; it is replayed on a fresh kernel,
+    and the first line that differs is named.
+    """
+    from stepahead_tools.replay import replay  # noqa: PLC0415 # imported when it runs
+
+    replay(options)
+
+
+add_command(app, "compare", CompareOptions, _compare)
+add_command(app, "replay", ReplayOptions, _replay)
+
+
+def spread_objectives(arguments: Sequence[str]) -> list[str]:
+    """Let one ``--goodput`` take several objectives, as serving benchmarks write them."""
+    spread: list[str] = []
+    inside = False
+    for argument in arguments:
+        is_objective = _OBJECTIVE.match(argument) is not None
+        if inside and is_objective and spread[-1] != "--goodput":
+            spread.append("--goodput")
+        inside = argument == "--goodput" or (inside and is_objective)
+        spread.append(argument)
+    return spread
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; exits."""
+    app(spread_objectives(sys.argv[1:] if arguments is None else arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""What goes wrong in a command: what was asked for, or what came out."""
+
+from __future__ import annotations
+
+from stepahead.errors import StepaheadError
+
+
+class OptionError(StepaheadError):
+    """Options contradict each other or are out of range; nothing has run."""
+
+
+class Disagreement(StepaheadError):
+    """The loops of a comparison did not do the same work, or left something behind."""

@@ -1,0 +1,32 @@
+"""From an error to one sentence for the user and an exit code."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stepahead.errors import ConfigError
+from stepahead_models.errors import SimulationError
+from stepahead_models.npu import DeviceModelError
+from stepahead_models.traces import TraceError
+from stepahead_tools.errors import Disagreement, OptionError
+
+FOUND_WRONG: Final = 1
+NOT_USABLE: Final = 2
+
+_CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
+    (OptionError, NOT_USABLE),
+    (ConfigError, NOT_USABLE),
+    (DeviceModelError, NOT_USABLE),
+    (TraceError, NOT_USABLE),
+    (OSError, NOT_USABLE),
+    (Disagreement, FOUND_WRONG),
+    (SimulationError, FOUND_WRONG),
+)
+
+
+def failure(error: Exception) -> tuple[str, int] | None:
+    """Return the sentence and the exit code of a foreseen error; None for a bug of ours."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return f"stepahead: {error}", code
+    return None

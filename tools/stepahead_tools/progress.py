@@ -1,0 +1,58 @@
+"""A progress bar for people who wait: on a terminal only, after a second, gone when done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+PATIENCE_S: Final = 1.0
+
+
+class ProgressBar:
+    """Call it with the number of requests that have ended; close it with ``with``.
+
+    Args:
+        label: what is going on.
+        total: requests in all.
+        console: where to draw; standard error when None.
+    """
+
+    def __init__(self, label: str, total: int, console: Console | None = None) -> None:
+        self._label: Final = label
+        self._total: Final = total
+        self._console: Final = console or Console(file=sys.stderr)
+        self._begun: Final = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Final[list[int]] = []
+
+    def __enter__(self) -> ProgressBar:
+        """Return the bar, not drawn yet."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, ended: int) -> None:
+        """Show that ``ended`` requests have ended."""
+        if self._bar is None:
+            waited = time.monotonic() - self._begun
+            if not self._console.is_terminal or waited < PATIENCE_S:
+                return
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("requests"),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task.append(self._bar.add_task(self._label, total=self._total))
+        self._bar.update(self._task[0], completed=ended)  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""The steps that `replay` and `compare` share: read, set up, run each loop, write the result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from structlog.typing import FilteringBoundLogger
+
+from stepahead import Kernel
+from stepahead_models.profiles import load_profile
+from stepahead_models.record import RunRecord
+from stepahead_models.simulation import Observer
+from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_tools.logs import start_log
+from stepahead_tools.metrics import RunMetrics, measure
+from stepahead_tools.options import LogFormatChoice, RunOptions
+from stepahead_tools.progress import ProgressBar
+from stepahead_tools.results import config, encode, result
+from stepahead_tools.runs import Scene, run_loop, set_up
+from stepahead_tools.settings import DEMO, Loop, resolve
+from stepahead_tools.tables import show_configuration
+
+#: Where the result goes instead of a file.
+STANDARD_OUTPUT: Final = Path("-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One command under way.
+
+    Args:
+        options: as given.
+        scene: what runs.
+        loops: how, in order.
+        log: for what happens meanwhile.
+        console: for people; silent when the result goes to standard output.
+    """
+
+    options: RunOptions
+    scene: Scene
+    loops: Sequence[Loop]
+    log: FilteringBoundLogger
+    console: Console
+
+
+def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
+    """Read the trace, resolve the options, measure the capacity if needed, and show what will run.
+
+    Raises:
+        OptionError, TraceError, DeviceModelError, OSError: what was asked for cannot run.
+    """
+    log = start_log(options.log_format.value)
+    profile = load_profile(options.device)
+    settings = resolve(options, profile)
+    path = bundled_trace() if options.trace == DEMO else Path(options.trace)
+    trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
+    count = len(trace) if settings.limit is None else min(len(trace), settings.limit)
+    with ProgressBar("capacity", count) as progress:
+        scene = set_up(trace, settings, profile, progress)
+    console = Console(quiet=options.json == STANDARD_OUTPUT)
+    show_configuration(console, scene, loops)
+    if trace.bad_lines:
+        log.warning("bad lines skipped", count=len(trace.bad_lines))
+    if settings.npu_queue_limit > 1:
+        log.warning(
+            "the kernel keeps one batch dispatched; --npu-queue-limit changes nothing here",
+            npu_queue_limit=settings.npu_queue_limit,
+        )
+    if options.log_format is LogFormatChoice.JSON:
+        log.info("Effective configuration", **config(scene, loops))
+    return Session(options=options, scene=scene, loops=loops, log=log, console=console)
+
+
+def run(session: Session, loop: Loop) -> RunRecord:
+    """Run one loop of a session, with its journal, its checks and a progress bar."""
+    title = loop.name.capitalize()
+    session.log.info(f"{title} scheduler has started", lookahead=loop.lookahead)
+    kernel = Kernel(session.scene.settings.kernel_config(loop))
+    with (
+        _observers(session, loop, kernel) as observers,
+        ProgressBar(loop.name, len(session.scene.trace)) as progress,
+    ):
+        return run_loop(
+            session.scene,
+            loop,
+            sanitize=not session.options.unchecked,
+            observers=observers,
+            kernel=kernel,
+            progress=progress,
+        )
+
+
+def figures(session: Session, record: RunRecord) -> RunMetrics:
+    """Return the figures of a run of the session."""
+    settings = session.scene.settings
+    return measure(
+        record,
+        warmup=settings.warmup,
+        objectives=settings.objectives,
+        closed_loop=session.scene.closed_loop is not None,
+    )
+
+
+def write_result(session: Session, metrics: Mapping[str, RunMetrics]) -> None:
+    """Write the JSON result where it was asked for."""
+    target = session.options.json
+    if target is None:
+        return
+    text = encode(result(session.scene, session.loops, metrics))
+    if target == STANDARD_OUTPUT:
+        sys.stdout.write(text)
+    else:
+        target.write_text(text, encoding="utf-8", newline="\n")
+
+
+@contextmanager
+def _observers(session: Session, loop: Loop, kernel: Kernel) -> Iterator[Sequence[Observer]]:
+    """Give what watches a run: its journal and its invariants, where asked for."""
+    yield ()

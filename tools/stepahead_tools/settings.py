@@ -1,0 +1,308 @@
+"""What the options mean together: defaults resolved, contradictions refused.
+
+Knows the device profile, because several defaults come from it. Runs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from stepahead import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
+from stepahead_models.profiles import Profile
+from stepahead_models.traces import Ends
+from stepahead_tools.errors import OptionError
+from stepahead_tools.metrics import Objectives, SingleToken
+from stepahead_tools.options import CompareOptions, OrderChoice, PreferChoice, RunOptions
+from stepahead_tools.pacing import Pacing
+
+#: Tokens of Llama 3.1 (its tokenizer's size and its end-of-turn token); prompts and samples are hashes.
+VOCAB_SIZE: Final = 128_256
+EOS_TOKEN_ID: Final = 128_009
+#: The bundled trace comes from a cluster; on one device its own arrival times are an overload.
+DEMO: Final = "demo"
+DEMO_LOAD: Final = 0.6
+
+_LOOKAHEAD_MAX: Final = 8
+_OBJECTIVES: Final = ("ttft", "tpot", "e2el")
+_NS_PER_MS: Final = 1_000_000
+_PPM_PER_PERCENT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One way to schedule: how many batches are prepared ahead, and when they are selected."""
+
+    name: str
+    lookahead: int
+    timing: SelectionTiming = SelectionTiming.EARLY
+
+
+EAGER: Final = Loop("eager", 0)
+OVERLAP: Final = Loop("overlap", 1)
+JUST_IN_TIME: Final = Loop("just-in-time", 1, SelectionTiming.JUST_IN_TIME)
+LOOPS: Final = {loop.name: loop for loop in (EAGER, OVERLAP, JUST_IN_TIME)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that decides a result, and nothing that does not.
+
+    Args:
+        ends: how requests end.
+        limit: requests to take, or None for all.
+        pacing: how requests arrive.
+        seed: of arrivals, noise and tokens.
+        warmup: requests left out of the statistics.
+        objectives: what goodput asks for, or None.
+        npu_queue_limit: as given; the kernel keeps one batch dispatched.
+        max_num_batched_tokens, max_concurrency, max_model_len, max_tokens_per_row, block_size,
+        num_blocks, prefix_caching, order, preference: see `stepahead.KernelConfig`.
+        cpu_scale: factor on every CPU cost.
+        npu_sampling: the NPU draws the tokens.
+        noise_ppm: largest deviation of durations, in millionths.
+    """
+
+    ends: Ends
+    limit: int | None
+    pacing: Pacing
+    seed: int
+    warmup: int
+    objectives: Objectives | None
+    npu_queue_limit: int
+    max_num_batched_tokens: int
+    max_concurrency: int
+    max_model_len: int
+    max_tokens_per_row: int
+    block_size: int
+    num_blocks: int
+    prefix_caching: bool
+    order: WaitingOrder
+    preference: BatchPreference
+    cpu_scale: float
+    npu_sampling: bool
+    noise_ppm: int
+
+    def kernel_config(self, loop: Loop) -> KernelConfig:
+        """Return the kernel's configuration under one loop."""
+        return KernelConfig(
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_concurrency=self.max_concurrency,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_tokens_per_row=self.max_tokens_per_row,
+            max_model_len=self.max_model_len,
+            lookahead=loop.lookahead,
+            timing=loop.timing,
+            order=self.order,
+            preference=self.preference,
+            prefix_caching=self.prefix_caching,
+            eos_token_id=EOS_TOKEN_ID,
+        )
+
+
+def resolve(options: RunOptions, profile: Profile) -> Settings:
+    """Return the settings that the options ask for on a device.
+
+    Raises:
+        OptionError: a value is out of range, or two options contradict each other.
+    """
+    _check_ranges(options)
+    limits = profile.limits
+    max_concurrency = _within(
+        "--max-concurrency", options.max_concurrency, limits.max_concurrency.value, profile.name
+    )
+    max_model_len = _within(
+        "--max-model-len", options.max_model_len, limits.max_model_len.value, profile.name
+    )
+    chunk = limits.max_tokens_per_row.value
+    prefill_first = options.prefer is PreferChoice.PREFILL
+    by_priority = options.order is OrderChoice.PRIORITY
+    return Settings(
+        ends=options.ends.value,
+        limit=options.limit,
+        pacing=pacing(options),
+        seed=options.seed,
+        warmup=options.warmup,
+        objectives=objectives(options.goodput, options.goodput_single_token.value),
+        npu_queue_limit=options.npu_queue_limit,
+        max_num_batched_tokens=options.max_num_batched_tokens or max(chunk, max_concurrency),
+        max_concurrency=max_concurrency,
+        max_model_len=max_model_len,
+        max_tokens_per_row=chunk,
+        block_size=options.block_size,
+        num_blocks=options.num_blocks or profile.num_blocks(options.block_size),
+        prefix_caching=options.enable_prefix_caching,
+        order=WaitingOrder.PRIORITY if by_priority else WaitingOrder.FIRST_COME_FIRST_SERVED,
+        preference=(
+            BatchPreference.PREFILL_FIRST if prefill_first else BatchPreference.DECODE_FIRST
+        ),
+        cpu_scale=options.cpu_scale,
+        npu_sampling=options.npu_sampling,
+        noise_ppm=round(options.noise * _PPM_PER_PERCENT),
+    )
+
+
+def compared_loops(options: CompareOptions) -> tuple[Loop, ...]:
+    """Return the loops to compare, in order.
+
+    Raises:
+        OptionError: a name is unknown or given twice, or contradicts another option.
+    """
+    names = [name.strip().lower() for name in options.loops.split(",")]
+    for name in names:
+        if name not in LOOPS:
+            raise OptionError(
+                f"--loops names {name!r}, which is no loop; give some of {', '.join(LOOPS)}, "
+                "separated by commas"
+            )
+    if len(set(names)) < len(names):
+        raise OptionError(f"--loops {options.loops} names a loop twice; give each one once")
+    flag = options.enable_overlap_scheduling
+    ahead = any(LOOPS[name].lookahead for name in names)
+    if flag is False and ahead:
+        raise OptionError(
+            f"--no-enable-overlap-scheduling contradicts --loops {options.loops}; leave the flag "
+            "out, or give --loops eager"
+        )
+    if flag and not ahead:
+        raise OptionError(
+            f"--enable-overlap-scheduling contradicts --loops {options.loops}; leave the flag out, "
+            "or name overlap in --loops"
+        )
+    if options.lookahead is not None and not ahead:
+        raise _nothing_ahead(options.lookahead)
+    return tuple(_looking_ahead(LOOPS[name], options) for name in names)
+
+
+def chosen_loop(name: str | None, options: RunOptions) -> Loop:
+    """Return the one loop that ``--loop`` and the product's flag choose; eager by default.
+
+    Raises:
+        OptionError: they contradict each other or another option.
+    """
+    flag = options.enable_overlap_scheduling
+    if name is None:
+        name = (OVERLAP if flag else EAGER).name
+    elif flag is not None and flag != bool(LOOPS[name].lookahead):
+        spelled = "--enable-overlap-scheduling" if flag else "--no-enable-overlap-scheduling"
+        raise OptionError(f"--loop {name} contradicts {spelled}; give one of the two")
+    if options.lookahead and not LOOPS[name].lookahead:
+        raise _nothing_ahead(options.lookahead)
+    return _looking_ahead(LOOPS[name], options)
+
+
+def _looking_ahead(loop: Loop, options: RunOptions) -> Loop:
+    """Return a loop as it will run: with the lookahead asked for, where it looks ahead."""
+    if loop.lookahead == 0:
+        return loop
+    if options.npu_queue_limit != 1:
+        raise OptionError(
+            f"--npu-queue-limit {options.npu_queue_limit} contradicts the {loop.name} loop, which "
+            "keeps one batch in the hardware queue; give 1, or run the eager loop alone"
+        )
+    if options.lookahead is None:
+        return loop
+    if not 1 <= options.lookahead <= _LOOKAHEAD_MAX:
+        raise OptionError(
+            f"--lookahead {options.lookahead} contradicts the {loop.name} loop; give 1 to "
+            f"{_LOOKAHEAD_MAX}, or run the eager loop alone"
+        )
+    return replace(loop, lookahead=options.lookahead)
+
+
+def _nothing_ahead(lookahead: int) -> OptionError:
+    return OptionError(
+        f"--lookahead {lookahead} contradicts the eager loop, which prepares nothing ahead; leave "
+        "it out, or choose the overlap loop"
+    )
+
+
+def pacing(options: RunOptions) -> Pacing:
+    """Return how requests arrive.
+
+    Raises:
+        OptionError: more than one option sets the arrivals.
+    """
+    given = {
+        "speed": options.speed,
+        "load": options.load,
+        "rate": options.rate,
+        "concurrency": options.concurrency,
+    }
+    chosen = [(kind, value) for kind, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        names = " and ".join(f"--{kind}" for kind, _ in chosen)
+        raise OptionError(f"{names} each set when requests arrive; give one of them")
+    if chosen:
+        return Pacing(*chosen[0])
+    return Pacing("load", DEMO_LOAD) if options.trace == DEMO else Pacing("recorded")
+
+
+def objectives(words: list[str] | None, single_token: SingleToken) -> Objectives | None:
+    """Return the objectives named by words like ``ttft:200``, in ms.
+
+    Raises:
+        OptionError: a word is no objective, or one is given twice.
+    """
+    found: dict[str, int] = {}
+    for word in " ".join(words or ()).replace(",", " ").split():
+        name, _, number = word.partition(":")
+        try:
+            milliseconds = float(number)
+        except ValueError:
+            milliseconds = math.nan
+        if name not in _OBJECTIVES or not 0 < milliseconds < math.inf:
+            raise OptionError(
+                f"--goodput {word!r} is no objective; give ttft, tpot or e2el, a colon and "
+                "milliseconds above 0, for example ttft:200"
+            )
+        if name in found:
+            raise OptionError(f"--goodput names {name} twice; give each objective once")
+        found[name] = round(milliseconds * _NS_PER_MS)
+    if not found:
+        return None
+    return Objectives(
+        ttft_ns=found.get("ttft"),
+        tpot_ns=found.get("tpot"),
+        e2el_ns=found.get("e2el"),
+        single_token=single_token,
+    )
+
+
+def _check_ranges(options: RunOptions) -> None:
+    at_least_one = (
+        "limit", "concurrency", "max_num_batched_tokens", "max_concurrency", "block_size",
+        "num_blocks", "npu_queue_limit",
+    )  # fmt: skip
+    for name in at_least_one:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise OptionError(f"{_flag(name)} {value} is out of range; give 1 or more")
+    if options.warmup < 0:
+        raise OptionError(f"--warmup {options.warmup} is out of range; give 0 or more requests")
+    for name in ("speed", "load", "rate"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise OptionError(f"--{name} {value:g} is out of range; give a number above 0")
+    if not 0 <= options.cpu_scale < math.inf:
+        raise OptionError(
+            f"--cpu-scale {options.cpu_scale:g} is out of range; give a number of at least 0"
+        )
+    if not 0 <= options.noise < 100:  # noqa: PLR2004 - percent
+        raise OptionError(
+            f"--noise {options.noise:g} is out of range; give a percentage from 0 to below 100"
+        )
+
+
+def _within(flag: str, value: int | None, limit: int, device: str) -> int:
+    if value is None:
+        return limit
+    if not 1 <= value <= limit:
+        raise OptionError(f"{flag} {value} is out of range on device {device}; give 1 to {limit}")
+    return value
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

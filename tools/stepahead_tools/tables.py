@@ -1,0 +1,177 @@
+"""What a person sees: the configuration in a few lines, and one table with the change per metric."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepahead_tools.distribution import Distribution
+from stepahead_tools.metrics import RunMetrics
+from stepahead_tools.runs import Scene
+from stepahead_tools.settings import Loop
+
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+_SMALL_CHANGE = 0.0005
+
+#: A figure of a run, or None where there is nothing to show.
+Figure = Callable[[RunMetrics], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table; ``better`` is +1 where more is better, -1 where less is, 0 for neither."""
+
+    label: str
+    figure: Figure
+    decimals: int
+    better: int
+
+
+def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, str]]:
+    """Yield the effective configuration as label and words."""
+    settings, trace = scene.settings, scene.trace
+    yield (
+        "trace",
+        (
+            f"{trace.name} ({trace.format_name}), {len(trace)} requests over "
+            f"{trace.span_ns / _NS_PER_S:.1f} s, ends by {settings.ends}"
+        ),
+    )
+    capacity = scene.capacity_per_s
+    measured = "" if capacity is None else f" of {float(capacity):.3f} requests/s, measured"
+    warm = f", the first {settings.warmup} not in the statistics" if settings.warmup else ""
+    yield "arrivals", settings.pacing.words() + measured + warm
+    if trace.bad_lines:
+        yield "skipped", f"{len(trace.bad_lines)} bad lines; the first: {trace.bad_lines[0]}"
+    yield (
+        "device",
+        (
+            f"{scene.profile.name}, CPU costs x {settings.cpu_scale:g}, "
+            f"{'NPU' if settings.npu_sampling else 'host'} sampling"
+            + (f", noise {settings.noise_ppm / 10_000:g} %" if settings.noise_ppm else "")
+        ),
+    )
+    yield (
+        "batches",
+        (
+            f"{settings.max_num_batched_tokens} tokens, {settings.max_concurrency} rows, "
+            f"{settings.preference.value}, {settings.order.value}"
+        ),
+    )
+    yield (
+        "KV",
+        (
+            f"{settings.num_blocks} blocks of {settings.block_size} tokens, model length "
+            f"{settings.max_model_len}, prefix caching {'on' if settings.prefix_caching else 'off'}"
+        ),
+    )
+    yield "loops", ", ".join(f"{loop.name} (lookahead {loop.lookahead})" for loop in loops)
+
+
+def show_configuration(console: Console, scene: Scene, loops: Sequence[Loop]) -> None:
+    """Print the effective configuration."""
+    indent = 10
+    for label, words in configuration(scene, loops):
+        lines = wrap(words, max(console.width - indent, 20))
+        for place, line in enumerate(lines):
+            console.print(
+                f"{'' if place else label:<{indent}}{line}", highlight=False, markup=False
+            )
+
+
+def show_metrics(console: Console, metrics: Mapping[str, RunMetrics]) -> None:
+    """Print one table: a column per loop, and the change against the first behind each other one."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table.add_column("metric", no_wrap=True)
+    for place, name in enumerate(metrics):
+        table.add_column(name, justify="right", no_wrap=True)
+        if place:
+            table.add_column("change", justify="right", no_wrap=True)
+    runs = list(metrics.values())
+    for section in _sections():
+        for line in section:
+            figures = [line.figure(run) for run in runs]
+            if any(figure is not None for figure in figures):
+                table.add_row(line.label, *_cells(line, figures))
+        table.add_section()
+    console.print(table)
+
+
+def _cells(line: Line, figures: Sequence[float | None]) -> Iterator[Text]:
+    for place, figure in enumerate(figures):
+        yield Text("-" if figure is None else f"{figure:,.{line.decimals}f}")
+        if place:
+            yield _change(figures[0], figure, line.better)
+
+
+def _change(before: float | None, after: float | None, better: int) -> Text:
+    if before is None or after is None or (not before and after):
+        return Text("")
+    change = after / before - 1 if before else 0.0
+    if abs(change) < _SMALL_CHANGE:
+        return Text("=", style="dim")
+    style = "" if not better else "green" if change * better > 0 else "red"
+    return Text(f"{change:+.1%}", style=style)
+
+
+def _sections() -> Iterator[list[Line]]:
+    yield [
+        Line("requests completed", lambda run: run.completed, 0, 0),
+        Line("  cancelled", lambda run: run.cancelled or None, 0, 0),
+        Line("  refused", lambda run: run.refused or None, 0, 0),
+        Line("  errored", lambda run: run.errored or None, 0, 0),
+        Line("duration, s", lambda run: run.duration_ns / _NS_PER_S, 2, 0),
+        Line("output tokens/s", lambda run: _float(run.output_tokens_per_s), 1, 1),
+        Line("requests/s", lambda run: _float(run.requests_per_s), 3, 1),
+        Line("goodput, requests/s", lambda run: _float(run.goodput_per_s), 3, 1),
+    ]
+    yield list(_latency("TTFT, ms", lambda run: run.ttft, 1))
+    yield list(_latency("TPOT, ms", lambda run: run.tpot, 3))
+    yield list(_latency("ITL, ms", lambda run: run.itl, 3))
+    yield list(_latency("E2EL, ms", lambda run: run.e2el, 0))
+    yield list(_latency("queue, ms", lambda run: run.queue, 1))
+    yield [
+        Line("NPU busy, %", lambda run: _float(run.npu_busy_share, 100), 2, 0),
+        Line("host gap, ms mean", lambda run: _milliseconds(run.host_gap, None), 3, -1),
+        Line("  total, s", lambda run: run.host_gap_total_ns / _NS_PER_S, 2, -1),
+        Line("CPU busy, s", lambda run: run.record.cpu_busy_ns / _NS_PER_S, 2, 0),
+        Line("  hidden, s", lambda run: run.record.cpu_hidden_ns / _NS_PER_S, 2, 0),
+        Line("device steps", lambda run: len(run.record.step_batches), 0, 0),
+        Line("wasted rows, EOS", lambda run: run.record.wasted_eos.rows, 0, 0),
+        Line("  NPU time, ms", lambda run: run.record.wasted_eos.npu_ns / _NS_PER_MS, 1, 0),
+        Line("wasted rows, cancel", lambda run: run.record.wasted_cancel.rows, 0, 0),
+        Line("  NPU time, ms", lambda run: run.record.wasted_cancel.npu_ns / _NS_PER_MS, 1, 0),
+        Line("discarded rows", lambda run: run.record.discarded.rows, 0, 0),
+        Line("preemptions", lambda run: run.record.counters["preemptions"], 0, 0),
+        Line("  recomputed tokens", lambda run: run.record.counters["recomputed_tokens"], 0, 0),
+        Line("pending block-seconds", lambda run: run.record.pending_block_ns / _NS_PER_S, 2, 0),
+        Line("KV blocks, peak", lambda run: run.record.kv_blocks_max, 0, 0),
+    ]
+
+
+def _latency(
+    label: str, figures: Callable[[RunMetrics], Distribution | None], decimals: int
+) -> Iterator[Line]:
+    def figure(percent: int | None) -> Figure:
+        return lambda run: _milliseconds(figures(run), percent)
+
+    yield Line(f"{label} mean", figure(None), decimals, -1)
+    for percent in (50, 90, 99):
+        yield Line(f"{'p' + str(percent):>{len(label) + 4}}", figure(percent), decimals, -1)
+
+
+def _milliseconds(figures: Distribution | None, percent: int | None) -> float | None:
+    if figures is None:
+        return None
+    return (figures.mean_ns if percent is None else figures.at(percent)) / _NS_PER_MS
+
+
+def _float(value: object, factor: int = 1) -> float | None:
+    return None if value is None else float(value) * factor  # type: ignore[arg-type]

@@ -136,7 +136,8 @@ def calibrate(
 
     Least squares over the relative errors of tokens per second and TPOT, by Gauss-Newton steps with
     forward differences, neither number below zero. A step that does not lower the sum is
-    quartered. At most ``rounds x 3 + 1`` simulations of each fitted row.
+    quartered, and the next ones grow again. At most ``rounds x 3 + 1`` simulations of each
+    fitted row.
 
     Args:
         envelope: the measured rows.
@@ -166,7 +167,7 @@ def calibrate(
             break
         there = errors(reached)
         if float(there @ there) < float(here @ here):
-            point, here = reached, there
+            point, here, size = reached, there, min(1.0, 2 * size)
         else:
             size /= 4
     result = split_host_time(float(point[0]), float(point[1]), cpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import exp
 
 import numpy as np
 import pytest
@@ -56,6 +57,29 @@ def test_the_fit_recovers_the_costs_that_made_the_data() -> None:
     assert found.per_row_ns == pytest.approx(80_000, rel=0.01)
     assert found.errors(fitted=False)[1] < 0.01
     assert found.cpu.host_sampling == CpuTerms(base_ns=9_000)
+
+
+def test_the_fit_shortens_steps_that_overshoot() -> None:
+    """TPOT explodes just above the truth, so a full step from the flat part goes far beyond it."""
+
+    def steep(row: EnvelopeRow, cpu: CpuModel) -> Prediction:
+        host_ms = eager_host_ns(cpu, row.requested, row.requested) / 1e6
+        tpot_ms = 10 + 100 / (1 + exp(-6 * (host_ms - 2.5)))
+        return Prediction(row.requested / tpot_ms * 1e3, tpot_ms)
+
+    truth = split_host_time(1_400_000, 120_000, CpuModel())
+    points = [steep(row, truth) for row in ENVELOPE.rows[:3]]
+    rows = [
+        EnvelopeRow(n, n, 9, point.tokens_per_s, point.tpot_ms, None, fitted=True)
+        for n, point in zip((1, 2, 4), points, strict=True)
+    ]
+
+    found = calibrate(
+        Envelope("made up", "none", "none", rows, LENGTHS), CpuModel(), steep, rounds=40
+    )
+
+    assert found.base_ns == pytest.approx(1_400_000, rel=0.02)
+    assert found.per_row_ns == pytest.approx(120_000, rel=0.02)
 
 
 def test_the_fit_does_not_look_at_held_out_rows() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.noise import Noise
 from stepahead_models.npu import BatchShape, NpuModel
-from stepahead_models.profiles import Profile, value_or_zero
+from stepahead_models.profile_sections import value_or_zero
+from stepahead_models.profiles import Profile
 from stepahead_models.tokens import Ints
+
+_FREE: Final = CpuTerms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +25,7 @@ class Device:
     Args:
         npu: the accelerator.
         cpu: the host thread.
-        npu_sampler: cost of sampling on the NPU, inside the device step; None when the host samples.
+        npu_sampler: cost of sampling on the NPU, inside its step; None when the host samples.
         changed_batch: what the host pays more for a batch that it changes before the dispatch.
         npu_noise, cpu_noise: deviations by batch number, or None.
     """
@@ -29,7 +33,7 @@ class Device:
     npu: NpuModel
     cpu: CpuModel
     npu_sampler: CpuTerms | None = None
-    changed_batch: CpuTerms = CpuTerms()
+    changed_batch: CpuTerms = _FREE
     npu_noise: Noise | None = None
     cpu_noise: Noise | None = None
 
@@ -90,14 +94,14 @@ class Device:
         return self._disturbed(self.cpu.build_decode_ns(rows, new_blocks), batch_id)
 
     def fill_ns(self, rows: int, batch_id: int, pruned_rows: int = 0) -> int:
-        """Return how long the host fills and dispatches ``rows`` rows, and drops ``pruned_rows``."""
+        """Return how long the host fills ``rows`` rows, drops ``pruned_rows``, and dispatches."""
         duration = self.cpu.fill_ns(rows)
         if pruned_rows:
             duration += self.changed_batch.total_ns(pruned_rows)
         return self._disturbed(duration, batch_id)
 
     def collect_ns(self, rows: int, sampling_rows: int, batch_id: int) -> int:
-        """Return the host's time from the end of a device step to its tokens: wait for it, sample."""
+        """Return the host's time from the end of a device step to its tokens: notice, sample."""
         duration = self.cpu.synchronisation_ns(rows)
         if self.npu_sampler is None:
             duration += self.cpu.sampling_ns(sampling_rows)

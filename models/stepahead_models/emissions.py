@@ -116,7 +116,10 @@ class Emissions:
         self.last[handles] = lasts
 
     def segments(self) -> Ints:
-        """Return all ranges as rows handle, first, last; shape ``(3, segments)``. Call once, at the end."""
+        """Return all ranges as rows handle, first, last; shape ``(3, segments)``.
+
+        Call it once, at the end.
+        """
         self.flush()
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
@@ -128,5 +131,3 @@ class Emissions:
         if not len(times):
             return np.full(len(column), -1, dtype=np.int64)
         return np.where(column >= 0, times[column], -1)
-
-

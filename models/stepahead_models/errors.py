@@ -29,3 +29,29 @@ class SanitizerError(StepaheadError):
             f"request {request!r} in {where}: {fault}; "
             "the scheduler reused or mixed up what a row still needs"
         )
+
+
+class JournalError(StepaheadError):
+    """A file is no journal, or something cannot be written into one."""
+
+
+class TraceMismatch(StepaheadError):
+    """A replay went another way than the journal says.
+
+    Args:
+        journal: name of the file.
+        line: number of the first line that differs, from 1.
+        recorded: what the journal says.
+        replayed: what came out now.
+    """
+
+    def __init__(self, *, journal: str, line: int, recorded: str, replayed: str) -> None:
+        self.journal = journal
+        self.line = line
+        self.recorded = recorded
+        self.replayed = replayed
+        super().__init__(
+            f"{journal} line {line} is the first that differs\n"
+            f"  recorded: {recorded}\n"
+            f"  replayed: {replayed}"
+        )

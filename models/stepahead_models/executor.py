@@ -175,11 +175,11 @@ class Executor:
     # -- stretches ----------------------------------------------------------------------------
 
     def command(self, batch_id: int) -> PrepareBatch:
-        """Return the command of an outstanding batch; after a leap it is what it would have been."""
+        """Return the command of an outstanding batch; after a leap, what it would have been."""
         return self._batches[batch_id].command
 
     def turns_to_end(self, batch_id: int) -> int:
-        """Return after how many more steps of a decode batch the first row samples EOS; 0 if others."""
+        """Return after how many more steps the first row samples EOS; 0 for no decode batch."""
         inputs = self._batches[batch_id]
         if not inputs.all_wait:
             return 0
@@ -335,7 +335,7 @@ class Executor:
         return words
 
     def _sampled_inputs(self, inputs: _Inputs, row: int, first: int, end: int) -> Ints:
-        """Return the inputs of a row that were sampled: its history, and its fill in the last place."""
+        """Return the inputs of a row that were sampled: its history, and its fill at the end."""
         command = inputs.command
         tokens = np.full(end - first, _PAD, dtype=np.int64)
         tokens[-1] = inputs.tokens[row]

@@ -32,9 +32,7 @@ class _Outstanding:
 
 def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
     sampling = int(np.count_nonzero(batch.samples & live))
-    return BatchShape(
-        batch.positions[live], batch.token_counts[live], sampling, len(batch.blocks)
-    )
+    return BatchShape(batch.positions[live], batch.token_counts[live], sampling, len(batch.blocks))
 
 
 class Host:

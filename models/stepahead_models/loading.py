@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepahead_models.tokens import Prompts
 from stepahead_models.traces import RequestPlan, Trace, block_keys
-from stepahead_models.workload import Workload
+from stepahead_models.workload import Workload, no_keys
 
 
 def load_workload(
@@ -32,15 +32,14 @@ def load_workload(
         hash_ids=trace.hash_ids,
         hash_block_size=trace.hash_block_size,
     )
-    columns = {
-        "prompts": prompts,
-        "arrivals_ns": trace.arrivals_ns,
-        "max_tokens": plan.max_tokens,
-        "eos_at": plan.eos_at,
-        "cancel_after_ns": trace.cancel_after_ns,
-        "cancel_after_tokens": trace.cancel_after_tokens,
-        "priorities": trace.priorities,
-    }
-    if not prefix_caching or trace.hash_block_size == 0:
-        return Workload(**columns)
-    return Workload(**columns, block_keys=block_keys(trace, block_size).keys_of)
+    shares = prefix_caching and trace.hash_block_size > 0
+    return Workload(
+        prompts=prompts,
+        arrivals_ns=trace.arrivals_ns,
+        max_tokens=plan.max_tokens,
+        eos_at=plan.eos_at,
+        cancel_after_ns=trace.cancel_after_ns,
+        cancel_after_tokens=trace.cancel_after_tokens,
+        priorities=trace.priorities,
+        block_keys=block_keys(trace, block_size).keys_of if shares else no_keys,
+    )

@@ -30,7 +30,8 @@ class KvMemory:
 
     def read(self, blocks: Ints, places: Ints) -> Words:
         """Return the words at ``places`` within ``blocks``; shapes alike."""
-        return self._words.take(blocks * self.block_size + places)
+        words: Words = self._words.take(blocks * self.block_size + places)
+        return words
 
     def read_one(self, block: int, place: int) -> int:
         """Return the word at one place of one block."""
@@ -38,7 +39,8 @@ class KvMemory:
 
     def ends(self, blocks: Ints) -> Words:
         """Return the last word of each block."""
-        return self._blocks[blocks, self.block_size - 1]
+        words: Words = self._blocks[blocks, self.block_size - 1]
+        return words
 
     def write(self, blocks: Ints, places: Ints, words: Words) -> None:
         """Write one word at each place; shapes alike."""

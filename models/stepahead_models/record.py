@@ -33,7 +33,7 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """NPU work without use: rows, their tokens, and their share (by tokens) of the NPU's time, ns."""
+    """NPU work without use: rows, their tokens, and their share by tokens of the NPU's time."""
 
     rows: int = 0
     tokens: int = 0

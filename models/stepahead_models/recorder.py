@@ -114,7 +114,9 @@ class Recorder:
 
     # -- device -------------------------------------------------------------------------------
 
-    def dispatch(self, batch: PrepareBatch, command: DispatchBatch, span: tuple[int, int], gap_ns: int) -> None:
+    def dispatch(
+        self, batch: PrepareBatch, command: DispatchBatch, span: tuple[int, int], gap_ns: int
+    ) -> None:
         """A batch runs on the NPU from ``span[0]`` to ``span[1]``."""
         live = int(np.count_nonzero(command.live))
         if command.pruned:
@@ -138,7 +140,9 @@ class Recorder:
                 handle, counts = int(batch.handles[row]), batch.token_counts[row : row + 1]
                 self._dead.append((handle, counts, span[1] - span[0], tokens))
 
-    def repeat(self, batch_id: int, rows: int, starts: list[int], ends: list[int], gaps: list[int]) -> None:
+    def repeat(
+        self, batch_id: int, rows: int, starts: list[int], ends: list[int], gaps: list[int]
+    ) -> None:
         """The steady batches from ``batch_id`` on ran one token per row, all rows live."""
         steps = len(starts)
         same = [rows] * steps

@@ -110,7 +110,7 @@ class Sanitizer:
         np.subtract.at(self._holders, batch.blocks, 1)
 
     def check_prefix(self, batch: PrepareBatch, row: int, expected: Words) -> None:
-        """Compare the blocks of a cached prefix with ``expected``, the state at each block's end."""
+        """Compare the blocks of a cached prefix with ``expected``, the state at the end of each."""
         blocks = self._seats.held(int(batch.seats[row]))[: len(expected)]
         wrong = np.flatnonzero(self._memory.ends(blocks) != expected)
         if len(wrong):
@@ -169,7 +169,9 @@ class Sanitizer:
             f"position {position - 1} holds another history than its own",
         )
 
-    def check_fill(self, batch: PrepareBatch, rows: Ints, tokens: Ints, live: NDArray[np.bool_]) -> None:
+    def check_fill(
+        self, batch: PrepareBatch, rows: Ints, tokens: Ints, live: NDArray[np.bool_]
+    ) -> None:
         """Compare the filled tokens with those that the requests sampled last."""
         wrong = np.flatnonzero((self._token[batch.seats[rows]] != tokens) & live[rows])
         if len(wrong):
@@ -199,7 +201,7 @@ class Sanitizer:
         self._token[seats] = tokens
 
     def advance_chunk(self, batch: PrepareBatch, row: int, words: Words, token: int) -> None:
-        """A row of several positions has run; ``words`` are its states, ``token`` its sample or -1."""
+        """A row of several positions has run: ``words`` its states, ``token`` its sample or -1."""
         seat, position = int(batch.seats[row]), int(batch.positions[row])
         handle = int(batch.handles[row])
         reached = self._reached.get(handle)

@@ -1,4 +1,4 @@
-"""The host's side of a seat: its block table and who sits there, rebuilt from `PrepareBatch` alone."""
+"""The host's side of a seat: its block table and who sits there, from `PrepareBatch` alone."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Simulation:
         observers: see every event and its commands, for example a journal or invariants.
 
     Raises:
-        SimulationError: the closed loop is not positive, or the token model ends with another token.
+        SimulationError: the closed loop is not positive, or the EOS tokens differ.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of the user, by keyword
@@ -289,7 +289,7 @@ class Simulation:
         return tokens, outs
 
     def _patient_turns(self, batch_id: int) -> int:
-        """Return after how many more steps the first client has got as many tokens as it stays for."""
+        """Return after how many more steps the first client has the tokens that it stays for."""
         turns = 1 << 30
         handles, positions = self._host.positions(batch_id)
         for handle, position in zip(handles.tolist(), positions.tolist(), strict=True):
@@ -305,26 +305,27 @@ class Simulation:
         self._usage.see(event.at)
         for observe in self._observers:
             observe(event, commands)
-        finished: list[FinishRequest] = []
-        host = self._host
         for command in commands:
-            if isinstance(command, PrepareBatch):
-                host.build(command)
-            elif isinstance(command, DispatchBatch):
-                host.dispatch(command)
-            elif isinstance(command, EmitTokens):
-                times = host.publish(command, earlier)
-                if self._patience:
-                    self._lose_patience(command, times)
-            elif isinstance(command, FinishRequest):
-                finished.append(command)
-            elif isinstance(command, AbandonBatch):
-                host.abandon(command.batch_id)
-            elif isinstance(command, WakeAt):
-                self._wake = (self._wake[0] + 1, command.wake_id)
-                self._facts.add(command.at, FactClass.WOKE, self._wake[0])
-        for command in finished:
-            self._finish(command)
+            self._carry_out(command, earlier)
+        # An end is carried out once all work of the step is done.
+        for command in commands:
+            if isinstance(command, FinishRequest):
+                self._finish(command)
+
+    def _carry_out(self, command: Command, earlier: Sequence[int]) -> None:
+        if isinstance(command, PrepareBatch):
+            self._host.build(command)
+        elif isinstance(command, DispatchBatch):
+            self._host.dispatch(command)
+        elif isinstance(command, EmitTokens):
+            times = self._host.publish(command, earlier)
+            if self._patience:
+                self._lose_patience(command, times)
+        elif isinstance(command, AbandonBatch):
+            self._host.abandon(command.batch_id)
+        elif isinstance(command, WakeAt):
+            self._wake = (self._wake[0] + 1, command.wake_id)
+            self._facts.add(command.at, FactClass.WOKE, self._wake[0])
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -378,7 +379,9 @@ class Simulation:
 
     def _lose_patience(self, command: EmitTokens, times: list[int]) -> None:
         steps = len(times)
-        for handle, offset in zip(command.handles.tolist(), command.offsets.tolist(), strict=True):
+        handles: list[int] = command.handles.tolist()
+        offsets: list[int] = command.offsets.tolist()
+        for handle, offset in zip(handles, offsets, strict=True):
             wanted = self._patience.get(handle)
             if wanted is not None and offset < wanted <= offset + steps:
                 del self._patience[handle]

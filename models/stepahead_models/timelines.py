@@ -1,10 +1,10 @@
-"""The host thread and the NPU as two timelines: when each is free, and how much of both overlaps."""
+"""The host thread and the NPU as two timelines: when each is free, and how they overlap."""
 
 from __future__ import annotations
 
 
 class Timelines:
-    """Integer ns since the start of the run. Jobs and device steps are reported in order of time."""
+    """Integer ns since the start of the run; jobs and device steps come in order of time."""
 
     def __init__(self) -> None:
         #: When the host thread has done all its work so far.

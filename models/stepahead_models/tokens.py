@@ -137,9 +137,12 @@ class Prompts:
         self.request_ids: Final = request_ids
         self.lengths: Final = lengths
         self._vocab_size: Final = np.uint64(vocab_size)
+        if hash_offsets is None or hash_ids is None:
+            hash_offsets = np.zeros(len(request_ids) + 1, dtype=np.int64)
+            hash_ids = hash_offsets[:0]
         self._hash_offsets: Final = hash_offsets
         self._hash_ids: Final = hash_ids
-        self._hash_block_size: Final = hash_block_size if hash_ids is not None else 0
+        self._hash_block_size: Final = hash_block_size
 
     def tokens(self, index: int, start: int = 0, stop: int | None = None) -> Ints:
         """Return prompt tokens ``start`` up to ``stop`` of one request; shape (stop - start,)."""
@@ -162,14 +165,10 @@ class Prompts:
 
     def _covered(self, index: int) -> int:
         """Count the prompt tokens that hash ids cover."""
-        if self._hash_offsets is None or self._hash_block_size == 0:
-            return 0
         blocks = int(self._hash_offsets[index + 1] - self._hash_offsets[index])
         return min(int(self.lengths[index]), blocks * self._hash_block_size)
 
     def _shared(self, index: int, start: int, stop: int) -> Words:
-        assert self._hash_offsets is not None
-        assert self._hash_ids is not None
         size, length = self._hash_block_size, int(self.lengths[index])
         origin = int(self._hash_offsets[index])
         block_first, block_end = start // size, -(-stop // size)
@@ -206,9 +205,15 @@ def reference_tokens(
     state = (model.origin + int(model.contributions(prompt, places).sum(dtype=np.uint64))) & _MASK
     tokens = np.empty(count, dtype=np.int64)
     for offset in range(count):
-        token = (mix64_int(state) >> 32) * int(model.vocab_size - (model.eos_token_id is not None)) >> 32
+        token = (mix64_int(state) >> 32) * int(
+            model.vocab_size - (model.eos_token_id is not None)
+        ) >> 32
         if model.eos_token_id is not None:
-            token = model.eos_token_id if offset + 1 == eos_at else token + (token >= model.eos_token_id)
+            token = (
+                model.eos_token_id
+                if offset + 1 == eos_at
+                else token + (token >= model.eos_token_id)
+            )
         tokens[offset] = token
         word = token * _TOKEN_FACTOR + (length + offset) * _PLACE_FACTOR
         state = (state + mix64_int(word)) & _MASK

@@ -25,10 +25,10 @@ class Walk:
     when the tokens of the steps before them were out.
     """
 
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    gaps: list[int] = field(default_factory=list)
-    outs: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list[int])
+    ends: list[int] = field(default_factory=list[int])
+    gaps: list[int] = field(default_factory=list[int])
+    outs: list[int] = field(default_factory=list[int])
 
     @property
     def turns(self) -> int:
@@ -64,7 +64,7 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     walked = Walk()
     limit, done = len(steady.new_blocks), 0
     while done < limit:
-        steps = min(limit - done, _FIRST_STEPS if not done else done)
+        steps = min(limit - done, done or _FIRST_STEPS)
         durations = device.decode_ns(steady.positions + done + 1, steady.batch_id + done + 1, steps)
         turn = _turn_ahead if steady.lookahead else _turn_eager
         for duration in durations:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from stepahead_models.tokens import Ints, Prompts
 
 
-def _no_keys(_index: int) -> Ints | None:
+def no_keys(_index: int) -> Ints | None:
+    """Return that nothing is known about the content of a prompt."""
     return None
 
 
@@ -37,7 +38,7 @@ class Workload:
     cancel_after_ns: Ints
     cancel_after_tokens: Ints
     priorities: Ints
-    block_keys: Callable[[int], Ints | None] = _no_keys
+    block_keys: Callable[[int], Ints | None] = no_keys
 
     def __len__(self) -> int:
         """Count the requests."""

@@ -1,0 +1,197 @@
+"""The journal: every event and its commands, chained, one JSON line each; and its replay.
+
+The first line is a header with the schema and the kernel's configuration. Every other line has the
+event, the commands, how many device steps the event stands for, and a digest that chains all lines
+so far: the first 128 bits of SHA-256 over the digest before and the canonical bytes of the line
+without it. Every 1,024th line also has a digest of the kernel's whole state. A line counts once its
+line feed is written, so a journal that was cut at any byte is good up to its last whole line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from stepahead import Kernel, StepaheadError
+from stepahead.commands import Command
+from stepahead.config import KernelConfig
+from stepahead.events import BatchExecuted, Event
+from stepahead_models.codec import Json, canonical, decode_config, decode_event, encode
+from stepahead_models.errors import JournalError, TraceMismatch
+
+SCHEMA: Final = 1
+STATE_EVERY: Final = 1024
+_DIGEST_CHARS: Final = 32
+_START: Final = "0" * _DIGEST_CHARS
+
+
+class JournaledKernel(Protocol):
+    """What the journal asks of the kernel that it follows."""
+
+    @property
+    def config(self) -> KernelConfig:
+        """Return its limits."""
+        ...
+
+    def digest(self) -> str:
+        """Return a digest of its whole state."""
+        ...
+
+
+def _chain(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()[:_DIGEST_CHARS]
+
+
+def _body(event: Event, commands: tuple[Command, ...]) -> dict[str, Json]:
+    return {
+        "event": encode(event),
+        "commands": [encode(command) for command in commands],
+        "steps": len(event.tokens) if isinstance(event, BatchExecuted) else 0,
+    }
+
+
+class JournalWriter:
+    """Writes a journal; give it to a `Simulation` as an observer, and close it.
+
+    Args:
+        path: the file, which is replaced.
+        kernel: the kernel whose events and commands come; it has seen none yet.
+    """
+
+    def __init__(self, path: Path, kernel: JournaledKernel) -> None:
+        self._file: Final = path.open("wb")
+        self._kernel: Final = kernel
+        self.lines = 0
+        #: Digest of everything so far.
+        self.digest = _START
+        self._write({"journal": SCHEMA, "config": encode(kernel.config)})
+
+    def __enter__(self) -> Self:
+        """Return itself; leaving closes the file."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the file."""
+        self.close()
+
+    def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
+        """Write one line."""
+        self.lines += 1
+        self._write(_body(event, commands))
+
+    def close(self) -> None:
+        """Write what is buffered and close the file."""
+        self._file.close()
+
+    def _write(self, line: dict[str, Json]) -> None:
+        if self.lines and self.lines % STATE_EVERY == 0:
+            line["state"] = self._kernel.digest()
+        body = canonical(line)
+        self.digest = _chain(self.digest, body)
+        self._file.write(body[:-1] + f',"digest":"{self.digest}"}}\n'.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a replay found: the journal tells the truth, up to ``lines``.
+
+    Args:
+        lines: events that were replayed.
+        digest: chained digest after the last of them.
+        state: digest of the kernel's state at the end.
+        torn: the file ends in the middle of a line, which was ignored.
+    """
+
+    lines: int
+    digest: str
+    state: str
+    torn: bool
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
+    """Yield number (from 1) and content of every whole line.
+
+    Raises:
+        JournalError: a whole line is no JSON object.
+    """
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            if not raw.endswith(b"\n"):
+                return
+            try:
+                line = json.loads(raw)
+            except ValueError as error:
+                raise JournalError(f"{path.name} line {number} is no JSON: {error}") from error
+            if not isinstance(line, dict):
+                raise JournalError(f"{path.name} line {number} is no JSON object")
+            yield number, line
+
+
+def replay_journal(path: Path) -> Replay:
+    """Feed the events of a journal to a new kernel and compare everything.
+
+    Raises:
+        JournalError: the file is no journal of this schema.
+        TraceMismatch: the first line that the kernel answers otherwise, or that was changed.
+    """
+    lines = read_lines(path)
+    nothing: dict[str, Json] = {}
+    _, header = next(lines, (0, nothing))
+    if header.get("journal") != SCHEMA:
+        raise JournalError(
+            f"{path.name} is no journal of schema {SCHEMA}; "
+            f"its first line says {header.get('journal')!r}"
+        )
+    digest = _check(path.name, 1, header, _START, None)
+    kernel = Kernel(decode_config(header.get("config")))
+    last = 1
+    for number, line in lines:
+        digest = _replay_line(path.name, number, line, digest, kernel)
+        last = number
+    with path.open("rb") as file:
+        torn = sum(1 for _ in file) > last
+    return Replay(lines=last - 1, digest=digest, state=kernel.digest(), torn=torn)
+
+
+def _replay_line(name: str, number: int, line: dict[str, Json], digest: str, kernel: Kernel) -> str:
+    try:
+        event = decode_event(line.get("event"))
+        commands = kernel.step(event)
+    except StepaheadError as error:
+        raise TraceMismatch(
+            journal=name, line=number, recorded=_show(line.get("commands")), replayed=str(error)
+        ) from error
+    body = _body(event, commands)
+    for key in ("event", "commands", "steps"):
+        if body[key] != line.get(key):
+            raise TraceMismatch(
+                journal=name, line=number, recorded=_show(line.get(key)), replayed=_show(body[key])
+            )
+    state = kernel.digest() if (number - 1) % STATE_EVERY == 0 else None
+    return _check(name, number, line, digest, state)
+
+
+def _check(name: str, number: int, line: dict[str, Json], before: str, state: str | None) -> str:
+    recorded_state = line.get("state")
+    if recorded_state != state:
+        raise TraceMismatch(
+            journal=name,
+            line=number,
+            recorded=f"state {recorded_state}",
+            replayed=f"state {state}",
+        )
+    recorded = line.pop("digest", None)
+    digest = _chain(before, canonical(line))
+    if recorded != digest:
+        raise TraceMismatch(
+            journal=name, line=number, recorded=f"digest {recorded}", replayed=f"digest {digest}"
+        )
+    return digest
+
+
+def _show(value: Json) -> str:
+    return canonical(value).decode()

@@ -63,8 +63,7 @@ def distribution(values: Ints, weights: Ints | None = None) -> Distribution | No
 def weighted_sum(values: Ints, weights: Ints) -> int:
     """Return the sum of ``values * weights``, exact although it may exceed 64 bits.
 
-    Sums of high and low halves fit: values are below 2**62 and there are fewer than 2**21 entries of
-    weights below 2**20, or more of smaller ones.
+    Values are split in two, so that 2**38 values below 2**45 ns (ten hours) fit.
     """
     high, low = np.divmod(values, _SPLIT)
     return int(np.dot(high, weights)) * _SPLIT + int(np.dot(low, weights))

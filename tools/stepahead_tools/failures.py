@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from stepahead.errors import ConfigError
-from stepahead_models.errors import SimulationError
+from stepahead_models.errors import JournalError, SanitizerError, SimulationError, TraceMismatch
 from stepahead_models.npu import DeviceModelError
 from stepahead_models.traces import TraceError
+from stepahead_specs.invariants import InvariantViolated
 from stepahead_tools.errors import Disagreement, OptionError
 
 FOUND_WRONG: Final = 1
@@ -19,13 +20,20 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (DeviceModelError, NOT_USABLE),
     (TraceError, NOT_USABLE),
     (OSError, NOT_USABLE),
+    (JournalError, NOT_USABLE),
     (Disagreement, FOUND_WRONG),
+    (SanitizerError, FOUND_WRONG),
+    (TraceMismatch, FOUND_WRONG),
+    (InvariantViolated, FOUND_WRONG),
     (SimulationError, FOUND_WRONG),
 )
 
 
 def failure(error: Exception) -> tuple[str, int] | None:
     """Return the sentence and the exit code of a foreseen error; None for a bug of ours."""
+    if isinstance(error, OSError) and error.filename is not None:
+        reason = (error.strerror or type(error).__name__).lower()
+        return f"stepahead: {error.filename}: {reason}; check the path", NOT_USABLE
     for kind, code in _CODES:
         if isinstance(error, kind):
             return f"stepahead: {error}", code

@@ -2,10 +2,10 @@
 
 Definitions, the same for every loop. Times are ns of the simulated clock.
 
-* ttft: arrival to first token out. tpot: (last - first token out) / (tokens - 1), rounded to a whole
-  ns, of requests with at least 2 tokens. itl: every gap between consecutive tokens of one request,
-  pooled. e2el: arrival to last token out. queue: arrival to the start of the first device step
-  with a row of the request.
+* ttft: arrival to first token out. tpot: (last - first token out) / (tokens - 1), rounded to a
+  whole ns, of requests with at least 2 tokens. itl: every gap between consecutive tokens of one
+  request, pooled. e2el: arrival to last token out. queue: arrival to the start of the first device
+  step with a row of the request.
 * These are over **measured** requests: completed (stop or length), and not among the first
   ``warmup`` of the trace.
 * The window of throughput begins at the first arrival after the warm-up and ends when the last of
@@ -35,14 +35,14 @@ _NS_PER_S = 1_000_000_000
 class Objectives:
     """What a request must meet to count for goodput, each at most so many ns, or None.
 
-    ``single_token`` says how a request with one output token, which has no tpot, stands to a tpot
+    ``lone_token`` says how a request with one output token, which has no tpot, stands to a tpot
     objective: it meets it (as in vLLM), fails it (as in AIPerf), or is left out of goodput.
     """
 
     ttft_ns: int | None
     tpot_ns: int | None
     e2el_ns: int | None
-    single_token: SingleToken
+    lone_token: SingleToken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +164,7 @@ def _good(
 ) -> tuple[int, int]:
     """Count the measured requests that meet every objective, and those that were asked to."""
     asked = measured.copy()
-    if objectives.tpot_ns is not None and objectives.single_token == "exclude":
+    if objectives.tpot_ns is not None and objectives.lone_token == "exclude":  # noqa: S105 # no secret
         asked &= record.output_tokens > 1
     arrivals = record.arrivals_ns[asked]
     good = np.ones(len(arrivals), dtype=np.bool_)
@@ -177,7 +177,7 @@ def _good(
         gaps = record.output_tokens[asked] - 1
         # A single token spans nothing and would meet every objective.
         good &= spans <= objectives.tpot_ns * gaps
-        if objectives.single_token == "fails":
+        if objectives.lone_token == "fails":  # noqa: S105 # no secret
             good &= gaps > 0
     return int(good.sum()), len(good)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -23,28 +23,28 @@ _MACHINE = "Simulated machine"
 _OUTPUT = "Output"
 
 
-class EndsChoice(str, Enum):
+class EndsChoice(StrEnum):
     """How requests of a trace end."""
 
     EOS = "eos"
     LENGTH = "length"
 
 
-class OrderChoice(str, Enum):
+class OrderChoice(StrEnum):
     """Order of the waiting line."""
 
     FCFS = "fcfs"
     PRIORITY = "priority"
 
 
-class PreferChoice(str, Enum):
+class PreferChoice(StrEnum):
     """Which rows get the token budget first."""
 
     DECODE = "decode"
     PREFILL = "prefill"
 
 
-class SingleTokenChoice(str, Enum):
+class SingleTokenChoice(StrEnum):
     """How a request with one output token stands to a TPOT objective."""
 
     MEETS = "meets"
@@ -52,14 +52,14 @@ class SingleTokenChoice(str, Enum):
     EXCLUDE = "exclude"
 
 
-class LogFormatChoice(str, Enum):
+class LogFormatChoice(StrEnum):
     """How log lines look."""
 
     CONSOLE = "console"
     JSON = "json"
 
 
-class LoopChoice(str, Enum):
+class LoopChoice(StrEnum):
     """A scheduling loop."""
 
     EAGER = "eager"
@@ -260,7 +260,7 @@ class RunOptions:
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the result as JSON (schema 1); `-` for standard output instead of the table.",
+            help="Write the result as JSON (schema 1); `-`: standard output, no table.",
             rich_help_panel=_OUTPUT,
         ),
     ] = None
@@ -301,10 +301,12 @@ class CompareOptions(RunOptions):
     ] = "eager,overlap"
 
 
-O = TypeVar("O")
+OptionsT = TypeVar("OptionsT")
 
 
-def add_command(app: typer.Typer, name: str, options: type[O], run: Callable[[O], None]) -> None:
+def add_command(
+    app: typer.Typer, name: str, options: type[OptionsT], run: Callable[[OptionsT], None]
+) -> None:
     """Add a command whose parameters are the fields of the dataclass ``options``.
 
     The docstring of ``run`` is its help.

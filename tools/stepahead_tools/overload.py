@@ -33,7 +33,7 @@ def grows(arrivals_ns: Ints, times_ns: Ints, counts: Ints) -> bool:
         return False
     arrived = int((arrivals_ns > half).sum())
     growth = trend_growth(times_ns, counts, half, last)
-    return growth >= max(SHARE_MIN * arrived, REQUESTS_MIN)
+    return growth >= SHARE_MIN * arrived and growth >= REQUESTS_MIN
 
 
 def trend_growth(times_ns: Ints, counts: Ints, begin: int, end: int) -> Fraction:

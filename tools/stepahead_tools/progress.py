@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final
+from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -29,7 +29,7 @@ class ProgressBar:
         self._bar: Progress | None = None
         self._task: Final[list[int]] = []
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         """Return the bar, not drawn yet."""
         return self
 

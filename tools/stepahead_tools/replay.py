@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+from pathlib import Path
+
+from rich.console import Console
+
+from stepahead_models.journal import replay_journal
 from stepahead_tools.agreement import disagreements
-from stepahead_tools.errors import Disagreement
+from stepahead_tools.errors import Disagreement, OptionError
 from stepahead_tools.options import ReplayOptions
 from stepahead_tools.session import figures, open_session, run, write_result
-from stepahead_tools.settings import chosen_loop
+from stepahead_tools.settings import DEMO, chosen_loop
 from stepahead_tools.tables import show_metrics
+
+_HEADER_BYTES_MAX = 1 << 16
 
 
 def replay(options: ReplayOptions) -> None:
-    """Run one loop and show its figures.
+    """Run one loop and show its figures, or replay a journal and say that it agrees.
 
     Raises:
         Disagreement: a cancelled request got wrong tokens, or KV blocks leaked.
+        TraceMismatch: the journal differs from what the kernel does.
     """
+    if options.trace != DEMO and is_journal(Path(options.trace)):
+        _replay_journal(options)
+        return
     loop = chosen_loop(None if options.loop is None else options.loop.value, options)
     session = open_session(options, (loop,))
     record = run(session, loop)
@@ -25,3 +38,38 @@ def replay(options: ReplayOptions) -> None:
     found = list(disagreements(session.scene, {loop.name: record}))
     if found:
         raise Disagreement(f"the run is not sound: {'; '.join(found)}")
+
+
+def is_journal(path: Path) -> bool:
+    """Tell whether a file begins like a journal, whatever its name."""
+    with path.open("rb") as file:
+        head = file.readline(_HEADER_BYTES_MAX)
+    try:
+        header: object = json.loads(head)
+    except ValueError:
+        return False
+    return isinstance(header, dict) and "journal" in header
+
+
+def _replay_journal(options: ReplayOptions) -> None:
+    default = ReplayOptions(trace=options.trace)
+    given = [
+        "--" + field.name.replace("_", "-")
+        for field in fields(options)
+        if getattr(options, field.name) != getattr(default, field.name)
+    ]
+    if given:
+        raise OptionError(
+            f"{options.trace} is a journal, which carries its own configuration; leave out "
+            f"{', '.join(given)}"
+        )
+    replayed = replay_journal(Path(options.trace))
+    torn = " The file ends in the middle of a line, which was left out." if replayed.torn else ""
+    Console().print(
+        f"{replayed.lines} events replayed: same commands, same digests.{torn}\n"
+        f"chained digest  {replayed.digest}\n"
+        f"kernel's state  {replayed.state}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )

@@ -37,7 +37,7 @@ COMPARED: Final = (
 def result(
     scene: Scene, loops: Sequence[Loop], metrics: Mapping[str, RunMetrics]
 ) -> dict[str, Json]:
-    """Return the whole document; ``metrics`` by the name of the loop, the first is the reference."""
+    """Return the whole document; ``metrics`` by name of the loop, the first is the reference."""
     runs = {name: run_figures(figures) for name, figures in metrics.items()}
     reference, *others = runs
     return {
@@ -218,5 +218,5 @@ def _objectives(objectives: Objectives | None) -> dict[str, Json] | None:
     }
     return {
         **{name: None if limit is None else milliseconds(limit) for name, limit in given.items()},
-        "single_token": objectives.single_token,
+        "single_token": objectives.lone_token,
     }

@@ -101,11 +101,12 @@ def measure_capacity(scene: Scene, progress: Progress | None = None) -> Fraction
     return Fraction(served * _NS_PER_S, record.duration_ns)
 
 
-def run_loop(
+def run_loop(  # noqa: PLR0913 # each by keyword
     scene: Scene,
     loop: Loop,
     *,
     sanitize: bool = True,
+    stretches: bool = True,
     observers: Sequence[Observer] = (),
     kernel: Kernel | None = None,
     progress: Progress | None = None,
@@ -116,6 +117,7 @@ def run_loop(
         scene: what to run.
         loop: how to schedule.
         sanitize: check every row that runs.
+        stretches: let the kernel answer several device steps at once.
         observers: see every event with its commands.
         kernel: the kernel to use, fresh; one for ``loop`` when None.
         progress: is told how many requests have ended.
@@ -127,6 +129,7 @@ def run_loop(
         scene.model,
         sanitize=sanitize,
         closed_loop=scene.closed_loop,
+        stretches=stretches,
         observers=observers,
     )
     return simulation.run(progress)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,6 @@ from structlog.typing import FilteringBoundLogger
 from stepahead import Kernel
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
-from stepahead_models.simulation import Observer
 from stepahead_models.traces import bundled_trace, read_trace
 from stepahead_tools.logs import start_log
 from stepahead_tools.metrics import RunMetrics, measure
@@ -25,6 +23,7 @@ from stepahead_tools.results import config, encode, result
 from stepahead_tools.runs import Scene, run_loop, set_up
 from stepahead_tools.settings import DEMO, Loop, resolve
 from stepahead_tools.tables import show_configuration
+from stepahead_tools.watching import journal_path, watchers
 
 #: Where the result goes instead of a file.
 STANDARD_OUTPUT: Final = Path("-")
@@ -79,11 +78,13 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
 
 def run(session: Session, loop: Loop) -> RunRecord:
     """Run one loop of a session, with its journal, its checks and a progress bar."""
-    title = loop.name.capitalize()
-    session.log.info(f"{title} scheduler has started", lookahead=loop.lookahead)
+    started = f"{loop.name.capitalize()} scheduler has started"
+    session.log.info(started, lookahead=loop.lookahead)
     kernel = Kernel(session.scene.settings.kernel_config(loop))
+    several = len(session.loops) > 1
+    journal = journal_path(session.options.journal, loop.name, several=several)
     with (
-        _observers(session, loop, kernel) as observers,
+        watchers(kernel, journal, check=session.options.check) as observers,
         ProgressBar(loop.name, len(session.scene.trace)) as progress,
     ):
         return run_loop(
@@ -91,6 +92,8 @@ def run(session: Session, loop: Loop) -> RunRecord:
             loop,
             sanitize=not session.options.unchecked,
             observers=observers,
+            # The invariants look at single steps.
+            stretches=not session.options.check,
             kernel=kernel,
             progress=progress,
         )
@@ -117,9 +120,3 @@ def write_result(session: Session, metrics: Mapping[str, RunMetrics]) -> None:
         sys.stdout.write(text)
     else:
         target.write_text(text, encoding="utf-8", newline="\n")
-
-
-@contextmanager
-def _observers(session: Session, loop: Loop, kernel: Kernel) -> Iterator[Sequence[Observer]]:
-    """Give what watches a run: its journal and its invariants, where asked for."""
-    yield ()

@@ -15,9 +15,9 @@ from stepahead_models.traces import Ends
 from stepahead_tools.errors import OptionError
 from stepahead_tools.metrics import Objectives, SingleToken
 from stepahead_tools.options import CompareOptions, OrderChoice, PreferChoice, RunOptions
-from stepahead_tools.pacing import Pacing
+from stepahead_tools.pacing import Kind, Pacing
 
-#: Tokens of Llama 3.1 (its tokenizer's size and its end-of-turn token); prompts and samples are hashes.
+#: Size of the tokenizer of Llama 3.1, and its end-of-turn token.
 VOCAB_SIZE: Final = 128_256
 EOS_TOKEN_ID: Final = 128_009
 #: The bundled trace comes from a cluster; on one device its own arrival times are an overload.
@@ -225,22 +225,22 @@ def pacing(options: RunOptions) -> Pacing:
     Raises:
         OptionError: more than one option sets the arrivals.
     """
-    given = {
+    given: dict[Kind, float | None] = {
         "speed": options.speed,
         "load": options.load,
         "rate": options.rate,
         "concurrency": options.concurrency,
     }
-    chosen = [(kind, value) for kind, value in given.items() if value is not None]
+    chosen = [Pacing(kind, value) for kind, value in given.items() if value is not None]
     if len(chosen) > 1:
-        names = " and ".join(f"--{kind}" for kind, _ in chosen)
+        names = " and ".join(f"--{pacing.kind}" for pacing in chosen)
         raise OptionError(f"{names} each set when requests arrive; give one of them")
     if chosen:
-        return Pacing(*chosen[0])
+        return chosen[0]
     return Pacing("load", DEMO_LOAD) if options.trace == DEMO else Pacing("recorded")
 
 
-def objectives(words: list[str] | None, single_token: SingleToken) -> Objectives | None:
+def objectives(words: list[str] | None, lone_token: SingleToken) -> Objectives | None:
     """Return the objectives named by words like ``ttft:200``, in ms.
 
     Raises:
@@ -267,7 +267,7 @@ def objectives(words: list[str] | None, single_token: SingleToken) -> Objectives
         ttft_ns=found.get("ttft"),
         tpot_ns=found.get("tpot"),
         e2el_ns=found.get("e2el"),
-        single_token=single_token,
+        lone_token=lone_token,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: the configuration in a few lines, and one table with the change per metric."""
+"""What a person sees: the configuration in a few lines, and a table with the change per metric."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Figure = Callable[[RunMetrics], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table; ``better`` is +1 where more is better, -1 where less is, 0 for neither."""
+    """One line of the table; ``better``: +1 where more is better, -1 where less is, else 0."""
 
     label: str
     figure: Figure
@@ -87,7 +87,7 @@ def show_configuration(console: Console, scene: Scene, loops: Sequence[Loop]) ->
 
 
 def show_metrics(console: Console, metrics: Mapping[str, RunMetrics]) -> None:
-    """Print one table: a column per loop, and the change against the first behind each other one."""
+    """Print a column per loop, and behind all but the first the change against the first."""
     table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
     table.add_column("metric", no_wrap=True)
     for place, name in enumerate(metrics):

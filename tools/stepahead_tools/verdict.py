@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
+from stepahead_tools.distribution import Distribution
 from stepahead_tools.metrics import RunMetrics
 
 #: A change below half a percent is called none.
@@ -21,9 +22,7 @@ def verdict(reference: tuple[str, RunMetrics], other: tuple[str, RunMetrics]) ->
     """
     (_, before), (name, after) = reference, other
     rate = _change(before.output_tokens_per_s, after.output_tokens_per_s)
-    tpot = _change(
-        before.tpot and Fraction(before.tpot.mean_ns), after.tpot and Fraction(after.tpot.mean_ns)
-    )
+    tpot = _change(_mean(before.tpot), _mean(after.tpot))
     gains = [rate >= NOTICEABLE, tpot <= -NOTICEABLE]
     losses = [rate <= -NOTICEABLE, tpot >= NOTICEABLE]
     if any(gains) and not any(losses):
@@ -52,6 +51,10 @@ def _first_token(before: RunMetrics, after: RunMetrics) -> str:
         change = _change(Fraction(before.ttft.at(percent)), Fraction(after.ttft.at(percent)))
         parts.append(f"{cost_ns / _NS_PER_MS:+.1f} ms ({_percent(change)}) at p{percent}")
     return f"TTFT changes by {' and '.join(parts)}"
+
+
+def _mean(figures: Distribution | None) -> Fraction | None:
+    return None if figures is None else Fraction(figures.mean_ns)
 
 
 def _change(before: Fraction | None, after: Fraction | None) -> Fraction:

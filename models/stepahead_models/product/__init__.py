@@ -12,12 +12,13 @@ from stepahead_models.product.check import (
     check_configuration,
     context_limit,
 )
-from stepahead_models.product.compatibility import Feature, Verdict, verdict_for
+from stepahead_models.product.compatibility import Verdict, verdict_for
 from stepahead_models.product.engine import (
     EngineConfig,
     ModelDescription,
     ModelKind,
 )
+from stepahead_models.product.features import Feature
 from stepahead_models.product.loops import SchedulingLoop, UnknownLoop
 from stepahead_models.product.offload import KVOffloadConfig
 from stepahead_models.product.printing import render_compatibility_markdown, to_toml

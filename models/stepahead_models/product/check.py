@@ -12,14 +12,13 @@ import msgspec
 
 from stepahead_models.product.compatibility import (
     RESTART,
-    SWITCHES,
-    Feature,
     Verdict,
     combination_for,
     row_for,
     verdict_for,
 )
 from stepahead_models.product.engine import EngineConfig, ModelDescription, ModelKind
+from stepahead_models.product.features import SWITCHES, Feature
 from stepahead_models.product.loops import SchedulingLoop
 from stepahead_models.product.options import with_flag
 from stepahead_models.product.rules import InvalidOption

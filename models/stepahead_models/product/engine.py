@@ -8,7 +8,9 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
+from stepahead_models.product.offload import STAGING_BYTES_DEFAULT
 from stepahead_models.product.options import KV_TRANSFER
 from stepahead_models.product.rules import Rule, enforce, settle_types
 from stepahead_models.product.scheduler import SchedulerConfig
@@ -73,7 +75,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         scheduler_config: the scheduler's.
         speculative_config: speculative decoding, or None.
         kv_transfer_config: disaggregated prefill, or None.
-        l3_enabled: use the remote cache; the product reads this from L3_ENABLED.
+        l3_enabled: use the remote cache; the product reads this from L3_ENABLED. Its staging
+            memory is 24 GiB where the scheduler's configuration gives none.
         max_model_len: prompt plus output at most, or None; it can only lower the limit.
 
     Raises:
@@ -89,6 +92,12 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         settle_types(self, "")
         enforce(ENGINE_RULES, self)
+        scheduler = self.scheduler_config
+        offload = scheduler.kv_offload_config
+        if self.l3_enabled and offload.staging_memory_bytes is None:
+            offload = replace(offload, staging_memory_bytes=STAGING_BYTES_DEFAULT)
+            scheduler = replace(scheduler, kv_offload_config=offload)
+            force_setattr(self, "scheduler_config", scheduler)
 
 
 KV_TRANSFER_RULES: Final[tuple[Rule[KVTransferConfig], ...]] = (

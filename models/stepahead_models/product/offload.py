@@ -16,7 +16,7 @@ from stepahead_models.product.rules import Rule, enforce, settle_types
 from stepahead_models.product.versions import INFERRED, OURS, PACKAGE
 
 GIB: Final = 1 << 30
-STAGING_GB_DEFAULT: Final = 24.0
+STAGING_BYTES_DEFAULT: Final = 24 * GIB
 SERVE: Final = f"{PACKAGE}, serve command"
 
 

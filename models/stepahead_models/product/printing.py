@@ -17,7 +17,6 @@ from stepahead_models.product.compatibility import (
     Row,
 )
 from stepahead_models.product.engine import EngineConfig
-from stepahead_models.product.offload import KVOffloadConfig
 from stepahead_models.product.versions import DEFAULT_VERSION
 
 
@@ -88,7 +87,7 @@ def _table(name: str, table: Struct) -> Iterator[str]:
         value: object = getattr(table, key)
         if isinstance(value, Struct):
             inner.append((f"{name}.{key}".lstrip("."), value))
-        elif value is None and isinstance(table, KVOffloadConfig) and key.startswith("write"):
+        elif value is None and key == "write_through_threshold":
             yield f"{key} = 0"  # left out it would be the default 2
         elif value is None:
             yield f"# {key} is not set"

@@ -10,7 +10,7 @@ from typing import Final, cast
 from stepahead_models.product.compatibility import CHANGED_DEFAULTS
 from stepahead_models.product.engine import EngineConfig, KVTransferConfig
 from stepahead_models.product.loops import SchedulingLoop
-from stepahead_models.product.offload import STAGING_GB_DEFAULT, MemoryOptions
+from stepahead_models.product.offload import MemoryOptions
 from stepahead_models.product.options import (
     KV_OFFLOAD,
     KV_TRANSFER,
@@ -125,10 +125,6 @@ def _apply_memory(plain: Plain, given: Plain) -> None:
     names = MemoryOptions.__struct_fields__
     budgets = build(MemoryOptions, {name: given[name] for name in names if name in given}, "")
     fields = budgets.fields()
-    l3_enabled = plain.get("l3_enabled") is True
-    if l3_enabled and "staging_memory_bytes" not in _table(plain, KV_OFFLOAD):
-        staging = MemoryOptions(kv_offload_staging_memory_gb=STAGING_GB_DEFAULT).fields()
-        fields = {**staging, **fields}
     table = _table(plain, KV_OFFLOAD)
     if "host_memory_bytes" in fields or "host_memory_ratio" in fields:
         # A budget on the command line replaces the one in the text, and what was said of it.
@@ -152,15 +148,16 @@ def _derive_enabled(plain: Plain) -> None:
 
 def _table(plain: Plain, section: str) -> Plain:
     """Return the inner table of a dotted name, made where it is missing."""
-    table = plain
+    table, place = plain, ""
     for name in filter(None, section.split(".")):
+        place = f"{place}.{name}".lstrip(".")
         inner = table.setdefault(name, {})
         if not isinstance(inner, dict):
             raise InvalidOption(
-                option=name,
+                option=place,
                 value=inner,
                 expected="a table of options",
-                way_out=f"write [{section}] and its keys below",
+                way_out=f"write [{place}] and its keys below",
             )
         table = cast("Plain", inner)
     return table

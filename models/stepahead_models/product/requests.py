@@ -14,8 +14,8 @@ from stepahead_models.product.check import (
     features_in_use,
     refuse_beside,
 )
-from stepahead_models.product.compatibility import Feature
 from stepahead_models.product.engine import EngineConfig, ModelDescription
+from stepahead_models.product.features import Feature
 from stepahead_models.product.rules import InvalidOption, Rule, enforce
 from stepahead_models.product.versions import DEFAULT_VERSION, PACKAGE, ProductVersion
 

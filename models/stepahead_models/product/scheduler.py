@@ -70,7 +70,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         batch_scheduling_budget_ms: CPU time per decision for that choice, in ms.
         prefix_cache_config: L1.
         kv_offload_config: L2 and the staging memory of L3.
-        scheduling_loop_type: the loop; None means eager.
+        scheduling_loop_type: the loop; None becomes eager.
         experimental_aggressive_batching: not together with ``max_concurrency``.
         max_concurrency: decoding requests per batch at most, or None.
         max_num_batched_tokens: tokens per batch at most, or None.
@@ -106,6 +106,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         enforce(SCHEDULER_RULES, self)
         if self.is_offline:
             msgspec.structs.force_setattr(self, "scheduler_kind", OFFLINE_KIND)
+        if self.scheduling_loop_type is None:
+            msgspec.structs.force_setattr(self, "scheduling_loop_type", SchedulingLoop.EAGER)
 
     @property
     def loop(self) -> SchedulingLoop:

@@ -203,14 +203,14 @@ def test_a_draft_width_is_a_whole_number(tokens: object) -> None:
 
 
 def test_a_loop_may_be_given_by_name_or_left_open() -> None:
-    """An open loop is eager, but says so in the configuration."""
+    """An open loop is eager, and the configuration says so."""
     by_name = SchedulerConfig(
         scheduling_loop_type="Overlap"  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     )
     assert by_name == SchedulerConfig(scheduling_loop_type=SchedulingLoop.OVERLAP)
     left_open = SchedulerConfig(scheduling_loop_type=None)
     assert left_open.loop is SchedulingLoop.EAGER
-    assert left_open != SchedulerConfig()
+    assert left_open == SchedulerConfig()
 
 
 def test_offline_names_the_offline_scheduler() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from stepahead_models.product import (
 )
 from stepahead_models.product.engine import ENGINE_RULES, KV_TRANSFER_RULES, KVTransferConfig
 from stepahead_models.product.offload import KV_OFFLOAD_RULES, MEMORY_RULES
+from stepahead_models.product.rules import Rule
 from stepahead_models.product.scheduler import (
     PREFIX_CACHE_RULES,
     SCHEDULER_RULES,
@@ -28,7 +30,7 @@ from stepahead_models.product.speculation import (
     check_draft_vocabulary,
 )
 
-RULES = (
+RULES: tuple[Rule[Any], ...] = (
     *PREFIX_CACHE_RULES,
     *SCHEDULER_RULES,
     *KV_OFFLOAD_RULES,

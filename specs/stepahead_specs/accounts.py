@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
+
 from stepahead.kernel import Kernel
-from stepahead_specs.observation import Account, BlockAccount, RequestAccount
+from stepahead_specs.records import Account, BlockAccount, RequestAccount
 
 
 def account(kernel: Kernel) -> Account:

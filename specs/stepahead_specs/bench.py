@@ -3,7 +3,8 @@
 `Bench` offers what a correct host may report next as methods (one fact each), carries out the
 kernel's commands, and checks every invariant after each step. The device computes the history hash
 through the block tables it was given, position by position, so that wrong inputs, stale blocks and
-foreign blocks change the tokens that it returns. No clock: time is the number of the step.
+foreign blocks change the tokens that it returns. No clock: an event takes one
+nanosecond, and a device step some more.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
 from stepahead.commands import (
     AbandonBatch,
     AdmitRequest,
     Command,
     DispatchBatch,
     PrepareBatch,
+    WakeAt,
 )
 from stepahead.config import KernelConfig
 from stepahead.events import (
@@ -59,6 +62,7 @@ class Built:
     command: PrepareBatch
     tables: list[dict[int, int]]
     inputs: list[list[int | None]]
+    kept: list[bool]
 
 
 class Bench:
@@ -86,6 +90,9 @@ class Bench:
         self.built: dict[int, Built] = {}
         self.on_device: int | None = None
         self.ready_due = False
+        self.wake: WakeAt | None = None
+        #: How long the device takes; the host does everything in no time.
+        self.device_time = 20
         self.failed = False
         self._interner = Interner(config.block_size)
         self._tables: dict[int, tuple[tuple[int, int], dict[int, int]]] = {}
@@ -144,6 +151,7 @@ class Bench:
     def executed(self) -> None:
         """Let the device finish its batch and report what it sampled."""
         ident = self._on_device()
+        self._at += self.device_time
         tokens = self._execute(self.built.pop(ident))
         self.on_device = None
         self._step(
@@ -164,8 +172,16 @@ class Bench:
         self._step(BatchFailed(batch_id=ident, scope=scope, at=self._now()))
 
     def woke(self, wake_id: int) -> None:
-        """Report a wake, be it stale or never asked for."""
+        """Report a wake, be it stale, early or never asked for."""
         self._step(Woke(wake_id=wake_id, at=self._now()))
+
+    def woke_in_time(self) -> None:
+        """Report the wake that was asked for last, at its time or later."""
+        if self.wake is None:
+            raise BenchError("no wake was asked for")
+        wake, self.wake = self.wake, None
+        self._at = max(self._at, wake.at - 1)
+        self._step(Woke(wake_id=wake.wake_id, at=self._now()))
 
     def pause(self) -> None:
         """Ask for a pause."""
@@ -236,6 +252,8 @@ class Bench:
                 self._dispatch(command)
             case AbandonBatch():
                 self.built.pop(command.batch_id)
+            case WakeAt():
+                self.wake = command
             case _:
                 pass
 
@@ -280,7 +298,7 @@ class Bench:
             strict=True,
         ):
             inputs[row][position - int(command.positions[row])] = token
-        return Built(command, tables, inputs)
+        return Built(command, tables, inputs, [True] * len(tables))
 
     def _dispatch(self, command: DispatchBatch) -> None:
         if self.on_device is not None:
@@ -294,19 +312,21 @@ class Bench:
             command.fill_rows.tolist(), command.fill_tokens.tolist(), strict=True
         ):
             built.inputs[row][-1] = token
-        self._poison(built.command)
+        if command.pruned:
+            built.kept = command.live.tolist()
+        self._poison(built)
         self.on_device = command.batch_id
 
-    def _poison(self, command: PrepareBatch) -> None:
+    def _poison(self, built: Built) -> None:
         """Make the blocks that a batch got to write unreadable until it writes them."""
-        size = self.config.block_size
+        size, command = self.config.block_size, built.command
         for row, slot, block in zip(
             command.block_rows.tolist(),
             command.block_slots.tolist(),
             command.blocks.tolist(),
             strict=True,
         ):
-            if (slot + 1) * size > int(command.positions[row]):
+            if built.kept[row] and (slot + 1) * size > int(command.positions[row]):
                 for offset in range(size):
                     self._memory[block, offset] = _POISON
 
@@ -316,6 +336,8 @@ class Bench:
         tokens: list[int] = []
         command = built.command
         for row, (table, inputs) in enumerate(zip(built.tables, built.inputs, strict=True)):
+            if not built.kept[row]:
+                continue
             ask = self.asks[int(command.handles[row])]
             position = int(command.positions[row])
             chain = self._load(table, position - 1) if position else self.model.start()
@@ -331,6 +353,8 @@ class Bench:
         """A failed batch may have written anything into its own positions."""
         command = built.command
         for row, table in enumerate(built.tables):
+            if not built.kept[row]:
+                continue
             first = int(command.positions[row])
             for position in range(first, first + int(command.token_counts[row])):
                 self._memory[self._place(table, position)] = _POISON

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from stepahead_specs.observation import DISPATCHED, PREPARED, Observation, Request
+from stepahead_specs.observation import Observation
+from stepahead_specs.records import DISPATCHED, PREPARED, Request
 
 Seen: TypeAlias = Callable[[Observation], bool]
 
@@ -76,8 +77,10 @@ def _marked(seen: Observation) -> bool:
 
 @goal("a marked victim ends before it is preempted")
 def _marked_ends(seen: Observation) -> bool:
-    before = seen.before.requests if seen.before else {}
-    return any(h in before and before[h].intent == "preempt" for h in seen.now.finished)
+    if seen.before is None:
+        return False
+    marked = {h for h, r in seen.before.requests.items() if r.intent == "preempt"}
+    return any(handle in marked for handle in seen.now.finished)
 
 
 @goal("a preempted request is selected again with sampled tokens to recompute")
@@ -265,6 +268,29 @@ def _four_out(seen: Observation) -> bool:
 def _overlap(seen: Observation) -> bool:
     states = {batch.state for batch in seen.outstanding()}
     return {PREPARED, DISPATCHED} <= states
+
+
+@goal("a wake brings a batch")
+def _woken(seen: Observation) -> bool:
+    return seen.now.event == "Woke" and bool(seen.now.selected)
+
+
+@goal("a prepared batch is selected again for a late arrival")
+def _joined(seen: Observation) -> bool:
+    return bool(seen.now.selected and seen.now.withdrawn)
+
+
+@goal("dead rows are left out of a batch")
+def _pruned(seen: Observation) -> bool:
+    return any(batch.pruned for batch in seen.now.dispatched)
+
+
+@goal("a batch of dead rows only is abandoned")
+def _all_pruned(seen: Observation) -> bool:
+    return seen.now.event != "BatchRefused" and any(
+        not any(seen.requests[row.handle].live for row in batch.rows)
+        for batch in seen.now.withdrawn
+    )
 
 
 @goal("a later arrival is served first by priority")

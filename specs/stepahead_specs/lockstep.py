@@ -1,9 +1,9 @@
 """An independent run of the declared state tables by the `transitions` library.
 
 One `transitions.Machine` is built from the same rows that the kernel compiles, with
-``auto_transitions`` off, and one `Shadow` per request or batch walks it in lockstep. That checks the
-*compilation* of a table and that every change of state went along a declared edge. It says nothing
-about whether the table is right: a wrong table is caught by behaviour.
+``auto_transitions`` off, and one `Shadow` per request or batch walks it in lockstep. That checks
+the *compilation* of a table and that every change of state went along a declared edge. It says
+nothing about whether the table is right: a wrong table is caught by behaviour.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ class Lockstep(Generic[K, S, T]):
         """Walk ``key`` along ``trigger``; return None, or one sentence if there is no such edge."""
         shadow = self._shadow(key)
         before = shadow.state
+        refusal = f"{self.name} {key} is {before} and no declared edge takes {trigger.name}"
         event = self._machine.events.get(trigger.name)
+        if event is None:
+            return refusal
         try:
-            if event is None:
-                raise MachineError(f"no state takes {trigger.name}")
             event.trigger(shadow)
         except MachineError:
-            return f"{self.name} {key} is {before} and no declared edge takes {trigger.name}"
+            return refusal
         self.taken.add((before, trigger.name))
         return None
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar, Final
 
-from hypothesis import event, note, target
+from hypothesis import event, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from stepahead.config import BatchPreference, KernelConfig, WaitingOrder
+
+from stepahead.config import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead.events import (
     BatchExecuted,
     BatchPrepared,
@@ -28,8 +30,6 @@ from stepahead_specs.oracle import Ask, HashModel
 from stepahead_specs.story import tell
 
 EOS: Final = 5
-_NAMES: Final = ("a", "b", "c", "d")
-_MODEL_LEN: Final = 24
 
 #: What `KernelMachine.go_on` does for an event that the kernel says may come, and how often.
 _MOVES: Final[dict[type[Event], Callable[[Bench], object]]] = {
@@ -51,56 +51,60 @@ class Shape:
     """How far `configurations` and `asks` may go."""
 
     lookahead_max: int = 3
-    blocks_max: int = 14
-    prompt_max: int = 11
+    prompt_max: int = 9
+    output_max: int = 9
 
 
 @st.composite
-def configurations(draw: st.DrawFn, shape: Shape | None = None) -> KernelConfig:
+def configurations(draw: st.DrawFn, shape: Shape) -> KernelConfig:
     """Draw limits that are tight more often than not."""
-    shape = shape or Shape()
     block_size = draw(st.sampled_from((1, 2, 4)))
+    lookahead = draw(st.integers(0, shape.lookahead_max))
+    just_in_time = lookahead > 0 and draw(st.sampled_from((False, False, True)))
+    longest = -(-(shape.prompt_max + shape.output_max - 1) // block_size)
     return KernelConfig(
-        num_blocks=draw(st.integers(2, shape.blocks_max)),
+        num_blocks=draw(st.one_of(st.integers(2, longest), st.integers(longest, 2 * longest))),
         block_size=block_size,
-        max_concurrency=draw(st.integers(1, 4)),
-        max_num_batched_tokens=draw(st.one_of(st.integers(1, 6), st.just(64))),
-        max_tokens_per_row=draw(st.sampled_from((1, 2, 3, 64))),
-        max_model_len=draw(st.sampled_from((6, 12, _MODEL_LEN))),
-        lookahead=draw(st.integers(0, shape.lookahead_max)),
+        max_concurrency=draw(st.sampled_from((3, 4, 2, 1))),
+        max_num_batched_tokens=draw(st.one_of(st.just(64), st.integers(1, 6))),
+        max_tokens_per_row=draw(st.sampled_from((64, 3, 2, 1))),
+        max_model_len=draw(st.sampled_from((24, 24, 24, 12, 6))),
+        lookahead=lookahead,
         order=draw(st.sampled_from(list(WaitingOrder))),
         preference=draw(st.sampled_from(list(BatchPreference))),
         prefix_caching=draw(st.booleans()),
         eos_token_id=draw(st.sampled_from((EOS, None))),
-        max_waiting=draw(st.sampled_from((2, 1 << 20))),
+        max_waiting=draw(st.sampled_from((1 << 20, 1 << 20, 2))),
+        timing=SelectionTiming.JUST_IN_TIME if just_in_time else SelectionTiming.EARLY,
+        late_joiners=just_in_time and draw(st.booleans()),
+        prune=draw(st.sampled_from((False, False, True))),
     )
 
 
 @st.composite
-def asks(draw: st.DrawFn, shape: Shape | None = None) -> Ask:
+def asks(draw: st.DrawFn, shape: Shape) -> Ask:
     """Draw a request: prompts around block multiples, families of shared prefixes, planned ends."""
-    shape = shape or Shape()
     length = draw(st.integers(1, shape.prompt_max))
     family = draw(st.integers(0, 2))
     tail = draw(st.integers(0, 1))
-    prompt = tuple(10 * family + position for position in range(length - 1)) + (90 + tail,)
-    max_tokens = draw(st.one_of(st.integers(1, 3), st.integers(1, 8)))
+    head = tuple(10 * family + position for position in range(length - 1))
+    max_tokens = draw(st.one_of(st.integers(1, shape.output_max), st.integers(1, 3)))
     return Ask(
-        request_id=draw(st.sampled_from(_NAMES)),
-        prompt=prompt,
+        request_id="",
+        prompt=(*head, 90 + tail),
         max_tokens=max_tokens,
-        eos_at=draw(st.one_of(st.none(), st.integers(0, 3))),
+        eos_at=draw(st.one_of(st.none(), st.integers(0, 5))),
         priority=draw(st.integers(-1, 1)),
-        min_tokens=draw(st.one_of(st.just(0), st.integers(0, max_tokens))),
+        min_tokens=draw(st.sampled_from((0, 0, 0, max_tokens // 2, max_tokens))),
         ignore_eos=draw(st.sampled_from((False, False, False, True))),
-        stop_token_ids=draw(st.sampled_from(((), (7,), tuple(range(0, 97, 4))))),
+        stop_token_ids=draw(st.sampled_from(((), (), (), (7,), tuple(range(0, 97, 8))))),
     )
 
 
 class KernelMachine(RuleBasedStateMachine):
     """The machine; ``reached_goals`` counts over all examples of a run."""
 
-    reached_goals: Counter[str] = Counter()
+    reached_goals: ClassVar[Counter[str]] = Counter()
     shape = Shape()
 
     def __init__(self) -> None:
@@ -119,17 +123,16 @@ class KernelMachine(RuleBasedStateMachine):
 
     # -- clients ------------------------------------------------------------------------------
 
-    @rule(data=st.data())
-    def arrive(self, data: st.DataObject) -> None:
-        """A client asks; its id may be in use."""
-        ask = data.draw(asks(self.shape), label="ask")
-        self._do(lambda bench: bench.arrive(ask))
-
-    @rule(asked=st.lists(asks(), min_size=2, max_size=4))
-    def arrive_together(self, asked: list[Ask]) -> None:
-        """Several clients ask before the host is ready."""
-        for ask in asked:
-            self._do(lambda bench, ask=ask: bench.arrive(ask))
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def arrive(self, data: st.DataObject, count: int) -> None:
+        """Clients ask before the host is ready again; now and then an id has been used before."""
+        for _ in range(count):
+            ask = data.draw(asks(self.shape), label="ask")
+            used = sorted({request.request_id for request in self._bench().seen.requests.values()})
+            fresh = f"r{len(self._bench().seen.requests)}"
+            name = data.draw(st.sampled_from((fresh, fresh, fresh, *used[-2:])), label="id")
+            named = replace(ask, request_id=name)
+            self._do(partial(Bench.arrive, ask=named))
 
     @precondition(lambda self: self._rarely(8))
     @rule(data=st.data(), state=st.sampled_from(("queued", "prepared", "dispatched", "filled")))
@@ -154,7 +157,7 @@ class KernelMachine(RuleBasedStateMachine):
             self._do(lambda bench: bench.cancel(chosen.request_id, chosen.handle))
 
     @precondition(lambda self: self._rarely(6))
-    @rule(name=st.sampled_from((*_NAMES, "nobody")), handle=st.sampled_from((None, 999)))
+    @rule(name=st.sampled_from(("r0", "r1", "r2", "nobody")), handle=st.sampled_from((None, 999)))
     def cancel_by_name(self, name: str, handle: int | None) -> None:
         """A client leaves by name only, whoever has it now."""
         self._do(lambda bench: bench.cancel(name, handle))
@@ -174,7 +177,14 @@ class KernelMachine(RuleBasedStateMachine):
         if possible:
             self._do(_MOVES[data.draw(st.sampled_from(possible), label="move")])
 
-    @rule(turns=st.integers(1, 6), late=st.booleans())
+    @precondition(lambda self: self.bench is not None and self.bench.wake is not None)
+    @rule()
+    def wake(self) -> None:
+        """A wake that was asked for comes, in time or late; it may also never come."""
+        if self._bench().building is None:
+            self._do(Bench.woke_in_time)
+
+    @rule(turns=st.integers(1, 16), late=st.booleans())
     def run_on(self, turns: int, late: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
         """The machine room works by itself for a while, the host first or the device first."""
         for _ in range(turns):
@@ -230,7 +240,6 @@ class KernelMachine(RuleBasedStateMachine):
         for words in sorted(bench.goals):
             event(words)
         self.reached_goals.update(bench.goals)
-        target(float(bench.draining_max), label="draining requests at most")
 
     # -- inside -------------------------------------------------------------------------------
 

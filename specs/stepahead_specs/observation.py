@@ -3,233 +3,34 @@
 An `Observation` is told facts (a request arrived, a batch was selected, its tokens came back ...)
 by an observer of some scheduler, and keeps what follows from them alone: requests, batches, the
 block tables that the host was told, what each KV block contains, which token came from which batch.
-A scheduler that can be looked into adds an `Account`, its own view of its state. The invariants
-compare the two. This module imports no scheduler, ours included.
+The invariants compare that with the scheduler's own `Account`. No scheduler is imported here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-QUEUED = "queued"
-PREPARED = "prepared"
-DISPATCHED = "dispatched"
-FILLED = "filled"
-COMPLETED = "completed"
-CANCELLED = "cancelled"
-
-OUTSTANDING = (QUEUED, PREPARED, DISPATCHED)
+from stepahead_specs.records import (
+    CANCELLED,
+    COMPLETED,
+    DISPATCHED,
+    FILLED,
+    OUTSTANDING,
+    PREPARED,
+    Account,
+    Batch,
+    Content,
+    Facts,
+    Limits,
+    Request,
+    Row,
+    Token,
+)
 
 #: How the counters of wasted rows are named by the reason of the end.
-_WASTE = {"abort": "abort", "error": "error"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the scheduler was told to keep to; the words are those of the kernel's configuration."""
-
-    num_blocks: int
-    block_size: int
-    max_concurrency: int
-    max_num_batched_tokens: int
-    max_tokens_per_row: int
-    max_model_len: int
-    lookahead: int
-    eos_token_id: int | None = None
-    by_priority: bool = False
-    prefix_caching: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One request's share of one batch, with the block table that it reads and writes through.
-
-    ``table`` are the request's blocks from slot 0 up to the end of the row; ``fresh`` are the
-    (slot, block) entries that came with this batch.
-    """
-
-    handle: int
-    epoch: int
-    seat: int
-    position: int
-    count: int
-    samples: bool
-    table: tuple[int | None, ...] = ()
-    fresh: tuple[tuple[int, int], ...] = ()
-    #: Where the request's row before this one ended.
-    after: int = 0
-
-    @property
-    def end(self) -> int:
-        """Position after the last one that the row computes; a sampled token belongs here."""
-        return self.position + self.count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
-    """A sampled token with its origin: whose it is, at which output index, and who made it."""
-
-    handle: int
-    epoch: int
-    index: int
-    batch: int
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a block holds: the first ``filled`` positions of slot ``slot`` of request ``handle``.
-
-    ``handle`` None means that nobody may read it. ``age`` counts the cache resets before it was
-    written.
-    """
-
-    handle: int | None
-    slot: int
-    filled: int
-    batch: int
-    age: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Batch:
-    """One batch and what has happened to it; steps are numbers of scheduler steps."""
-
-    ident: int
-    rows: tuple[Row, ...]
-    state: str = QUEUED
-    selected_at: int
-    history: tuple[tuple[int, int, int], ...] = ()
-    dispatched_at: int | None = None
-    live: tuple[bool, ...] = ()
-    fills: tuple[tuple[int, int], ...] = ()
-    #: What came back for each sampling row, by request.
-    values: dict[int, int] = field(default_factory=dict[int, int])
-    #: True when the arrays of the host were changed by the scheduler after they were given.
-    tampered: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class Request:
-    """One stay of a client's request, from outside."""
-
-    handle: int
-    request_id: str
-    prompt_length: int
-    max_tokens: int
-    min_tokens: int
-    ignore_eos: bool
-    stop_token_ids: tuple[int, ...]
-    priority: int
-    keys: tuple[int, ...]
-    final_length: int
-    epoch: int = -1
-    seat: int = -1
-    table: dict[int, int] = field(default_factory=dict[int, int])
-    scheduled: int = 0
-    #: Position of the first row of this epoch: tokens that came from the prefix cache.
-    cached: int = 0
-    #: Rows selected in this epoch that compute prompt tokens.
-    chunks: int = 0
-    sampled: list[Token] = field(default_factory=list[Token])
-    emitted: list[Token] = field(default_factory=list[Token])
-    finish: str | None = None
-    finished_at: int | None = None
-    finishes: int = 0
-    cancelled_at: int | None = None
-    failed: bool = False
-    #: Rows that were dispatched after the end.
-    wasted: int = 0
-
-    @property
-    def live(self) -> bool:
-        """The client has not got its last word yet."""
-        return self.finish is None
-
-    @property
-    def known(self) -> int:
-        """Tokens whose value is known: the prompt and what came back for the live request."""
-        return self.prompt_length + len(self.sampled)
-
-    def key_of(self, slot: int) -> int | None:
-        """Return the content identity of block ``slot``, or None if it has none."""
-        return self.keys[slot] if slot < len(self.keys) else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestAccount:
-    """What the scheduler says of one request that has a seat or waits."""
-
-    handle: int
-    state: str
-    epoch: int
-    known: int
-    scheduled: int
-    settled: int
-    intent: str
-    seat: int | None
-    blocks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAccount:
-    """What the scheduler says of one block; ``place`` is held, pending, cached or free."""
-
-    place: str
-    references: int
-    key: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
-    """The scheduler's own view of its state after a step.
-
-    ``queue`` are the blocks that may be handed out, in order; ``index`` maps key to block.
-    """
-
-    requests: Mapping[int, RequestAccount]
-    batches: Mapping[int, str]
-    blocks: Sequence[BlockAccount]
-    queue: Sequence[int] | None = None
-    index: Mapping[int, int] | None = None
-    seats_free: int | None = None
-    seats_draining: int = 0
-    seats: int | None = None
-    counters: Mapping[str, int] = field(default_factory=dict[str, int])
-    #: What the scheduler's own audit complains about.
-    problems: Sequence[str] = ()
-
-
-@dataclass(slots=True, kw_only=True)
-class Facts:
-    """What happened in the last step: one event and what the scheduler answered."""
-
-    event: str = ""
-    arrived: list[str] = field(default_factory=list[str])
-    admitted: list[int] = field(default_factory=list[int])
-    refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    #: Live requests that the event cancelled or failed, which must end in this step.
-    cancelled: list[int] = field(default_factory=list[int])
-    failed: list[int] = field(default_factory=list[int])
-    selected: list[Batch] = field(default_factory=list[Batch])
-    dispatched: list[Batch] = field(default_factory=list[Batch])
-    executed: list[Batch] = field(default_factory=list[Batch])
-    withdrawn: list[Batch] = field(default_factory=list[Batch])
-    spoiled: list[Batch] = field(default_factory=list[Batch])
-    #: Tokens that came back in this step for live requests.
-    returned: list[Token] = field(default_factory=list[Token])
-    emitted: list[Token] = field(default_factory=list[Token])
-    finished: list[int] = field(default_factory=list[int])
-    #: Requests that come back to work in a new epoch.
-    resumed: list[int] = field(default_factory=list[int])
-    paused: int = 0
-    reset: bool | None = None
-    wake: bool = False
-    #: Sentences about facts that fit nothing that is known, keyed by the invariant they break.
-    strays: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    #: The order of the answer: words of batch, token and finish commands.
-    order: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+_WASTE: Final = {"abort": "abort", "error": "error"}
 
 
 @dataclass(slots=True)
@@ -238,8 +39,8 @@ class Observation:
 
     Args:
         limits: what the scheduler must keep to.
-        truth: the output tokens and the finish reason that an eager, unbatched run gives the request
-            with this handle, or None where nobody knows.
+        truth: the output tokens and the finish reason that an eager, unbatched run gives the
+            request with this handle, or None where nobody knows.
     """
 
     limits: Limits
@@ -346,33 +147,56 @@ class Observation:
         batch.rows = tuple(rows)
         self.batches[batch.ident] = batch
         self.now.selected.append(batch)
-        self.now.order.append(("select", batch.ident))
 
     def prepared(self, ident: int) -> None:
         """Note that the host built the batch."""
         self.batches[ident].state = PREPARED
 
     def dispatched(
-        self, ident: int, live: tuple[bool, ...], fills: tuple[tuple[int, int], ...]
+        self,
+        ident: int,
+        live: tuple[bool, ...],
+        fills: tuple[tuple[int, int], ...],
+        *,
+        pruned: bool = False,
     ) -> None:
-        """Note that the NPU owns the batch; ``fills`` are (row index, token)."""
+        """Note that the NPU owns the batch; ``fills`` are (row index, token).
+
+        ``pruned``: the rows that are not ``live`` are left out of the batch from now on.
+        """
         batch = self.batches.get(ident)
         if batch is None:
             self.stray("INV-25", f"batch {ident} is dispatched and was never selected")
             return
         if batch.state != PREPARED:
             self.stray("INV-25", f"batch {ident} is dispatched and was {batch.state}, not prepared")
+        batch.pruned = pruned
+        if pruned:
+            live, fills = self._prune(batch, live, fills)
         batch.state = DISPATCHED
         batch.dispatched_at = self.step
         batch.live = live
         batch.fills = fills
         self.now.dispatched.append(batch)
-        self.now.order.append(("dispatch", ident))
         for row in batch.rows:
             request = self.requests[row.handle]
             if not request.live:
                 request.wasted += 1
                 self.count(f"wasted_rows_{_WASTE.get(request.finish or '', 'stop')}")
+
+    def _prune(
+        self, batch: Batch, live: tuple[bool, ...], fills: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[bool, ...], tuple[tuple[int, int], ...]]:
+        kept = [index for index, alive in enumerate(live) if alive]
+        for index, row in enumerate(batch.rows):
+            if index not in kept and self.requests[row.handle].live:
+                self.stray("INV-25", f"batch {batch.ident} leaves out live request {row.handle}")
+        batch.rows = tuple(batch.rows[index] for index in kept)
+        moved = {old: new for new, old in enumerate(kept)}
+        for index, value in fills:
+            if index not in moved:
+                self.stray("INV-7", f"batch {batch.ident} fills row {index} with {value}, left out")
+        return (True,) * len(kept), tuple((moved[i], v) for i, v in fills if i in moved)
 
     def executed(self, ident: int, values: Sequence[int]) -> None:
         """Note the tokens that came back, one per sampling row in the order of the rows."""
@@ -405,8 +229,8 @@ class Observation:
             return
         batch.state = CANCELLED
         self.now.withdrawn.append(batch)
-        self._undo(batch, {row.handle for row in batch.rows})
-        lost = {row.handle for row in batch.rows}
+        lost = {row.handle for row in batch.rows if self.requests[row.handle].live}
+        self._undo(batch, lost)
         for younger in self.outstanding():
             if younger.ident > ident and any(row.handle in lost for row in younger.rows):
                 self._undo(younger, lost)
@@ -435,7 +259,6 @@ class Observation:
         token = Token(handle=handle, epoch=request.epoch, index=offset, batch=ident, value=value)
         request.emitted.append(token)
         self.now.emitted.append(token)
-        self.now.order.append(("emit", handle))
 
     def finished(self, handle: int, request_id: str, reason: str, output_tokens: int) -> None:
         """Note the last word that a client gets."""
@@ -455,7 +278,8 @@ class Observation:
         if output_tokens != len(request.emitted):
             self.stray(
                 "INV-11",
-                f"request {handle} finishes with {output_tokens} tokens, {len(request.emitted)} went out",
+                f"request {handle} finishes with {output_tokens} tokens, "
+                f"{len(request.emitted)} went out",
             )
         request.finish = reason
         request.finished_at = self.step
@@ -463,7 +287,6 @@ class Observation:
         if any(batch.state == DISPATCHED for batch, _ in self.rows_of(handle)):
             self.count("discarded_rows")
         self.now.finished.append(handle)
-        self.now.order.append(("finish", handle))
 
     def pause_asked(self) -> None:
         """Note that nothing more shall be selected."""
@@ -511,16 +334,18 @@ class Observation:
         self.now.strays.append((key, sentence))
 
     def forget(self) -> None:
-        """Drop ended batches and requests without outstanding rows, so that long runs stay small."""
+        """Drop ended batches, and requests without outstanding rows: long runs stay small."""
         out = self.outstanding()
-        kept = {row.handle for batch in out for row in batch.rows}
-        kept |= {content.handle for content in self.contents.values() if content.handle is not None}
         newest = max(self.batches, default=0)
+        # A fence passes in order: blocks of a refused batch wait for the older ones as well.
+        oldest = out[0].ident if out else newest
         self.batches = {
             ident: batch
             for ident, batch in self.batches.items()
-            if batch.state in (*OUTSTANDING, FILLED) or ident == newest
+            if ident >= oldest or batch.state == FILLED
         }
+        kept = {row.handle for batch in self.batches.values() for row in batch.rows}
+        kept |= {content.handle for content in self.contents.values() if content.handle is not None}
         self.requests = {
             handle: request
             for handle, request in self.requests.items()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from stepahead.commands import (
     AbandonBatch,
@@ -14,10 +14,12 @@ from stepahead.commands import (
     DispatchBatch,
     EmitTokens,
     FinishRequest,
+    LoadBlocks,
     PrepareBatch,
     RefuseRequest,
     ReportCacheReset,
     ReportPaused,
+    StoreBlocks,
     WakeAt,
 )
 from stepahead.config import KernelConfig, WaitingOrder
@@ -34,15 +36,14 @@ from stepahead.events import (
     RequestArrived,
     RequestCancelled,
     ResumeRequested,
+    TransferDone,
+    TransferFailed,
     Woke,
 )
-from stepahead_specs.observation import (
-    Batch,
-    Limits,
-    Observation,
-    Request,
-    Row,
-)
+from stepahead_specs.observation import Observation
+from stepahead_specs.records import Batch, Limits, Request, Row
+
+_NO_TRANSFERS: Final = "transfers are not observed yet; watch a kernel without cache tiers"
 
 
 def limits(config: KernelConfig) -> Limits:
@@ -77,12 +78,13 @@ class Observer:
         """Take one step of the kernel; return the observation after it."""
         self.seen.begin(type(event).__name__)
         self._take_event(event)
-        # The answer is one instant: a batch is dispatched after the ends that the same event brings.
+        # The answer is one instant: what becomes of a batch is seen after the ends of requests.
+        batches = (AbandonBatch, DispatchBatch, PrepareBatch)
         for command in commands:
-            if not isinstance(command, DispatchBatch):
+            if not isinstance(command, batches):
                 self._take_command(event, command)
         for command in commands:
-            if isinstance(command, DispatchBatch):
+            if isinstance(command, batches):
                 self._take_command(event, command)
         self.seen.now.order = [word for command in commands for word in _words(command)]
         for ident, (command, before) in self._given.items():
@@ -91,7 +93,7 @@ class Observer:
                 batch.tampered = True
         return self.seen
 
-    def _take_event(self, event: Event) -> None:
+    def _take_event(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per event
         seen = self.seen
         match event:
             case RequestArrived():
@@ -109,7 +111,7 @@ class Observer:
             case BatchExecuted():
                 if len(event.tokens) != 1:
                     raise NotImplementedError(
-                        f"batch {event.batch_id} comes back after {len(event.tokens)} steps at once; "
+                        f"batch {event.batch_id} comes back after {len(event.tokens)} steps; "
                         "observe a run of single steps"
                     )
                 self._given.pop(event.batch_id, None)
@@ -125,10 +127,14 @@ class Observer:
                 seen.resumed()
             case CacheResetRequested():
                 pass
+            case TransferDone() | TransferFailed():
+                raise NotImplementedError(_NO_TRANSFERS)
             case _:
                 assert_never(event)
 
-    def _take_command(self, event: Event, command: Command) -> None:
+    def _take_command(  # noqa: C901, PLR0912 - one case per command
+        self, event: Event, command: Command
+    ) -> None:
         seen = self.seen
         match command:
             case AdmitRequest():
@@ -145,7 +151,8 @@ class Observer:
                 seen.withdrawn(command.batch_id)
             case DispatchBatch():
                 fills = zip(command.fill_rows.tolist(), command.fill_tokens.tolist(), strict=True)
-                seen.dispatched(command.batch_id, tuple(command.live.tolist()), tuple(fills))
+                live = tuple(command.live.tolist())
+                seen.dispatched(command.batch_id, live, tuple(fills), pruned=command.pruned)
             case EmitTokens():
                 for column, handle in enumerate(command.handles.tolist()):
                     for turn, value in enumerate(command.tokens[:, column].tolist()):
@@ -157,6 +164,8 @@ class Observer:
                 )
             case WakeAt():
                 seen.wake_pending = True
+            case LoadBlocks() | StoreBlocks():
+                raise NotImplementedError(_NO_TRANSFERS)
             case ReportPaused():
                 seen.pause_reported()
             case ReportCacheReset():
@@ -200,7 +209,7 @@ def _batch(command: PrepareBatch, step: int) -> Batch:
         strict=True,
     )
     history = zip(
-        command.history_rows.tolist(),
+        command.handles[command.history_rows].tolist(),
         command.history_positions.tolist(),
         command.history_tokens.tolist(),
         strict=True,

@@ -47,7 +47,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class HashModel:
-    """A model without weights: token = hash(history) modulo ``vocabulary``, never EOS unless planned."""
+    """A model without weights: a token is the hash of its history, EOS only where planned."""
 
     vocabulary: int = 97
     eos: int | None = None

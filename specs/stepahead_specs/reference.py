@@ -1,18 +1,15 @@
 """The straightforward eager scheduler: the same rules, written for the reader and nobody else.
 
-One request is one object, a list is a list, nothing is prepared ahead and prefix caching is off. A
-kernel with lookahead 0 must give the same rows, block counts and tokens at every step. It shares no
-code with the kernel and no data type either.
+A kernel with lookahead 0 and without prefix caching must give the same rows, block counts and
+tokens at every step. It shares no code with the kernel and no data type either.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """One request; ``rank`` orders the line and, reversed, the victims."""
+    """One request; it ends at ``final``, or at a token of ``stops`` after ``floor`` outputs."""
 
     handle: int
     prompt: int
@@ -24,14 +21,18 @@ class Job:
     scheduled: int = 0
     running: bool = False
 
-    @property
     def known(self) -> int:
+        """Return how many tokens are known."""
         return self.prompt + len(self.output)
+
+    def decodes(self) -> bool:
+        """Tell whether one token is missing in the KV cache."""
+        return self.known() - self.scheduled == 1
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One row: ``count`` positions from ``position`` on; ``samples`` if the last one is known."""
+    """One row: ``count`` positions from ``position`` on; it samples at the known end."""
 
     handle: int
     position: int
@@ -48,39 +49,18 @@ class Reference:
     max_concurrency: int
     max_num_batched_tokens: int
     max_tokens_per_row: int
-    max_model_len: int
-    eos: int | None = None
-    by_priority: bool = False
     prefill_first: bool = False
     jobs: dict[int, Job] = field(default_factory=dict[int, Job])
     batch: list[Share] = field(default_factory=list[Share])
     preemptions: int = 0
 
-    def arrive(
-        self,
-        handle: int,
-        prompt: int,
-        max_tokens: int,
-        *,
-        priority: int = 0,
-        min_tokens: int = 0,
-        stops: frozenset[int] = frozenset(),
-        ignore_eos: bool = False,
-    ) -> None:
-        """Let a request wait; the caller has checked that it fits."""
-        ends = stops if ignore_eos or self.eos is None else stops | {self.eos}
-        self.jobs[handle] = Job(
-            handle=handle,
-            prompt=prompt,
-            final=prompt + min(max_tokens, self.max_model_len - prompt),
-            floor=min_tokens,
-            stops=ends,
-            rank=(priority if self.by_priority else 0, handle),
-        )
+    def arrive(self, job: Job) -> None:
+        """Let a request wait that fits into the pool alone."""
+        self.jobs[job.handle] = job
 
     def cancel(self, handle: int) -> None:
         """Forget a request; what comes back for it is ignored."""
-        self.jobs.pop(handle, None)
+        del self.jobs[handle]
 
     def blocks(self, tokens: int) -> int:
         """Return how many blocks hold ``tokens`` positions."""
@@ -92,88 +72,78 @@ class Reference:
 
     def select(self) -> list[Share]:
         """Choose the next batch; an empty list means that there is nothing to run."""
-        running, waiting = self._line(True), self._line(False)
-        plan = self._grants(running)
-        free, lacking, granted = self.free(), None, dict[int, int]()
-        for job in running:
-            count = plan.get(job.handle, 0)
-            need = self.blocks(job.scheduled + count) - self.blocks(job.scheduled)
-            if count and need > free:
-                lacking = lacking or job
-            if count and (not need or not lacking):
-                free -= need
-                granted[job.handle] = count
-        if lacking:
-            younger = [job for job in running if job.rank > lacking.rank]
-            if younger:
-                self._preempt(younger[-1])
+        line = sorted(self.jobs.values(), key=lambda job: job.rank)
+        running = [job for job in line if job.running]
+        short = len(running)  # jobs from here on keep to the blocks that they hold
+        while True:
+            plan, left = self._share(running, short)
+            needs = [self._need(job, plan[job.handle]) for job in running]
+            lacks = [i for i in range(len(needs)) if sum(needs[: i + 1]) > self.free()]
+            if not lacks:
+                break
+            short = lacks[0]
+            if self._preempt(running[short + 1 :], sum(needs[: short + 1])):
                 return self.select()
-        else:
-            left = self.max_num_batched_tokens - sum(
-                count
-                for handle, count in granted.items()
-                if not self.prefill_first or self._decodes(self.jobs[handle]) is False
-            )
-            admitted = self._admit(waiting, len(running), left, free)
-            granted |= admitted
-            if self.prefill_first:
-                self._squeeze(granted, running, left - sum(admitted.values()))
-        self.batch = []
-        for job in sorted((self.jobs[handle] for handle in granted), key=lambda job: job.rank):
-            end = job.scheduled + granted[job.handle]
-            self.batch.append(
-                Share(job.handle, job.scheduled, end - job.scheduled, end >= job.known)
-            )
-            job.scheduled, job.running = end, True
+        if short == len(running):
+            left = self._admit([job for job in line if not job.running], running, plan, left)
+        if self.prefill_first:
+            for job in running:
+                if job.decodes():
+                    plan[job.handle] = min(plan[job.handle], left)
+                    left -= plan[job.handle]
+        self.batch = [self._run(job, plan[job.handle]) for job in line if plan.get(job.handle)]
         return self.batch
 
     def executed(self, tokens: dict[int, int]) -> list[tuple[int, str]]:
         """Apply the sampled token of each live handle; return who ended, and why."""
         ended: list[tuple[int, str]] = []
         for share in self.batch:
-            if not share.samples or (job := self.jobs.get(share.handle)) is None:
+            job = self.jobs.get(share.handle)
+            if job is None or not share.samples:
                 continue
             job.output.append(tokens[job.handle])
             stopped = job.output[-1] in job.stops and len(job.output) >= job.floor
-            if stopped or job.known == job.final:
+            if stopped or job.known() == job.final:
                 ended.append((job.handle, "stop" if stopped else "length"))
-                del self.jobs[job.handle]
+                self.cancel(job.handle)
         return ended
 
-    def _line(self, running: bool) -> list[Job]:
-        line = [job for job in self.jobs.values() if job.running is running]
-        return sorted(line, key=lambda job: job.rank)
-
-    def _decodes(self, job: Job) -> bool:
-        return job.known - job.scheduled == 1
-
-    def _grants(self, running: list[Job]) -> dict[int, int]:
+    def _share(self, running: list[Job], short: int) -> tuple[dict[int, int], int]:
+        """Give out the budget; under prefill-first each decode row stands for one token for now."""
         left, plan = self.max_num_batched_tokens, dict[int, int]()
-        for job in sorted(running, key=lambda job: self._decodes(job) is self.prefill_first):
-            want = min(job.known - job.scheduled, self.max_tokens_per_row)
-            plan[job.handle] = min(want, left)
-            left -= plan[job.handle]
-        return plan
+        for job in sorted(running, key=lambda job: not job.decodes()):
+            want = min(job.known() - job.scheduled, self.max_tokens_per_row)
+            if running.index(job) >= short:
+                want = min(want, -job.scheduled % self.block_size)
+            if not (self.prefill_first and job.decodes()):
+                left -= (want := min(want, left))
+            plan[job.handle] = want
+        return plan, left
 
-    def _admit(self, waiting: list[Job], seated: int, left: int, free: int) -> dict[int, int]:
-        admitted: dict[int, int] = {}
+    def _need(self, job: Job, count: int) -> int:
+        return self.blocks(job.scheduled + count) - self.blocks(job.scheduled)
+
+    def _admit(
+        self, waiting: list[Job], running: list[Job], plan: dict[int, int], left: int
+    ) -> int:
+        spare = self.free() - sum(self._need(job, job.known() - job.scheduled) for job in running)
         for job in waiting:
-            if seated + len(admitted) >= self.max_concurrency or not left:
+            spare -= self.blocks(job.known())
+            if len(plan) == self.max_concurrency or spare < 0 or not left:
                 break
-            if self.blocks(job.known) > free:
-                break
-            admitted[job.handle] = min(job.known, self.max_tokens_per_row, left)
-            left -= admitted[job.handle]
-            free -= self.blocks(admitted[job.handle])
-        return admitted
+            plan[job.handle] = min(job.known(), self.max_tokens_per_row, left)
+            left -= plan[job.handle]
+        return left
 
-    def _squeeze(self, granted: dict[int, int], running: list[Job], left: int) -> None:
-        for job in running:
-            if job.handle in granted and self._decodes(job):
-                if not left:
-                    del granted[job.handle]
-                left = max(left - 1, 0)
+    def _run(self, job: Job, count: int) -> Share:
+        share = Share(job.handle, job.scheduled, count, job.scheduled + count == job.known())
+        job.scheduled, job.running = job.scheduled + count, True
+        return share
 
-    def _preempt(self, victim: Job) -> None:
-        victim.running, victim.scheduled = False, 0
-        self.preemptions += 1
+    def _preempt(self, younger: list[Job], need: int) -> bool:
+        found = False
+        while younger and need > self.free():
+            victim = younger.pop()
+            victim.running, victim.scheduled, found = False, 0, True
+            self.preemptions += 1
+        return found

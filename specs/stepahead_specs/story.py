@@ -27,7 +27,7 @@ from stepahead.events import (
 
 
 def tell(journal: Sequence[tuple[Event, tuple[Command, ...]]]) -> str:
-    """Return a run as numbered sentences with a timeline: what the CPU builds, what the NPU runs."""
+    """Return a run as numbered sentences, with what the CPU builds and the NPU runs meanwhile."""
     lines: list[str] = []
     building = running = "."
     for step, (event, commands) in enumerate(journal, start=1):
@@ -45,7 +45,7 @@ def tell(journal: Sequence[tuple[Event, tuple[Command, ...]]]) -> str:
     return "\n".join(lines)
 
 
-def _event(event: Event) -> str:
+def _event(event: Event) -> str:  # noqa: PLR0911 - one sentence per event
     match event:
         case RequestArrived():
             extra = f", priority {event.priority}" if event.priority else ""
@@ -68,7 +68,7 @@ def _event(event: Event) -> str:
             return type(event).__name__
 
 
-def _words(command: Command) -> str:
+def _words(command: Command) -> str:  # noqa: PLR0911 - one sentence per command
     match command:
         case AdmitRequest():
             return f"{command.request_id!r} waits as R{command.handle}"

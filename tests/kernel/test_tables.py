@@ -1,13 +1,13 @@
 """The two state tables: complete, compiled without change, and equal to an independent library."""
 
+from collections.abc import Mapping
 from enum import Enum
 from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+
 from stepahead.errors import IllegalTransition, TableError
 from stepahead.tables import (
     BATCH,
@@ -114,21 +114,6 @@ def test_batch_table_agrees_with_the_transitions_library(
     assert lockstep.state(7) == after.name
 
 
-@given(
-    start=st.sampled_from(list(RequestState)),
-    triggers=st.lists(st.sampled_from(list(RequestTrigger)), max_size=4),
-)
-def test_a_compiled_path_is_its_triggers_one_after_the_other(
-    start: RequestState, triggers: list[RequestTrigger]
-) -> None:
-    """A path lands where single moves land, and is illegal as soon as one of them is."""
-    here: RequestState | None = start
-    for trigger in triggers:
-        here = None if here is None else REQUEST_ROWS[here].get(trigger)
-    cell = int(REQUEST.path(*triggers)[list(RequestState).index(start)])
-    assert cell == (ILLEGAL if here is None else list(RequestState).index(here))
-
-
 @pytest.mark.parametrize("table", [REQUEST, BATCH], ids=["request", "batch"])
 def test_columns_are_small_integers_of_one_cell_per_state(table: AnyTable) -> None:
     """A column can be indexed by a whole column of states."""
@@ -192,7 +177,9 @@ def test_error_of_an_ended_machine_says_so() -> None:
 
 def test_a_table_without_a_row_for_a_state_is_refused() -> None:
     """A forgotten row is an error of the declaration, named at construction."""
-    rows = {state: row for state, row in BATCH_ROWS.items() if state is not BatchState.FILLED}
+    rows: dict[BatchState, Mapping[BatchTrigger, BatchState]] = {
+        state: row for state, row in BATCH_ROWS.items() if state is not BatchState.FILLED
+    }
     with pytest.raises(TableError) as caught:
         StateTable("batch", BatchState, BatchTrigger, rows)
     assert str(caught.value) == "table batch has no row for FILLED; an empty row is terminal"

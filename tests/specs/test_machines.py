@@ -2,6 +2,7 @@
 
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+
 from stepahead_specs.goals import GOALS
 from stepahead_specs.machines import KernelMachine
 

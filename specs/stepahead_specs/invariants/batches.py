@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from stepahead_specs.invariants.registry import invariant
-from stepahead_specs.observation import DISPATCHED, OUTSTANDING, QUEUED, Observation
+from stepahead_specs.observation import Observation
+from stepahead_specs.records import DISPATCHED, OUTSTANDING, QUEUED
 
 _CATALOGUE: Final = "catalogue of known defects"
 
 
 @invariant("INV-13", source=f"{_CATALOGUE}: limits")
 def batches_keep_to_the_limits(seen: Observation) -> Iterator[str]:
-    """Rows, tokens per batch and per row are within their limits, and every row computes something."""
+    """Rows, tokens per batch and per row keep to their limits, and every row computes something."""
     limits = seen.limits
     for batch in seen.now.selected:
         tokens = sum(row.count for row in batch.rows)
@@ -78,7 +79,8 @@ def batches_are_dispatched_one_at_a_time_in_order(seen: Observation) -> Iterator
             yield f"the mask of batch {batch.ident} has {len(batch.live)} rows of {len(batch.rows)}"
         for row, live in zip(batch.rows, batch.live, strict=False):
             if live != seen.requests[row.handle].live:
-                yield f"batch {batch.ident} takes request {row.handle} for {'live' if live else 'dead'}"
+                word = "live" if live else "dead"
+                yield f"batch {batch.ident} takes request {row.handle} for {word}"
     owned = [batch.ident for batch in seen.batches.values() if batch.state == DISPATCHED]
     if len(owned) > 1:
         yield f"batches {owned} are all dispatched"

@@ -6,7 +6,8 @@ from itertools import chain
 from typing import Final
 
 from stepahead_specs.invariants.registry import invariant
-from stepahead_specs.observation import Content, Observation, Request, Row
+from stepahead_specs.observation import Observation
+from stepahead_specs.records import Content, Request, Row
 
 _CATALOGUE: Final = "catalogue of known defects"
 
@@ -21,9 +22,9 @@ def nothing_is_kept_when_nothing_is_left(seen: Observation) -> Iterator[str]:
         yield f"request {handle} is still accounted for, and nothing is live or outstanding"
     for number, block in enumerate(account.blocks):
         if block.references or block.place not in ("free", "cached"):
-            yield f"block {number} is {block.place} with {block.references} references at quiescence"
+            yield f"block {number} is {block.place} ({block.references} references) at quiescence"
     if account.queue is not None and len(account.queue) != seen.limits.num_blocks:
-        yield f"{len(account.queue)} of {seen.limits.num_blocks} blocks may be handed out at quiescence"
+        yield f"{len(account.queue)} of {seen.limits.num_blocks} blocks are free at quiescence"
     if account.seats_free is not None and account.seats_free != account.seats:
         yield f"{account.seats_free} of {account.seats} seats are free at quiescence"
 
@@ -35,7 +36,7 @@ def every_block_is_in_one_place(seen: Observation) -> Iterator[str]:
     if account is None:
         return
     if len(account.blocks) != seen.limits.num_blocks:
-        yield f"{len(account.blocks)} blocks are accounted for, the pool has {seen.limits.num_blocks}"
+        yield f"{len(account.blocks)} of {seen.limits.num_blocks} blocks are accounted for"
     held = set(chain.from_iterable(request.blocks for request in account.requests.values()))
     queue = Counter(account.queue or ())
     touchable = _touchable(seen)
@@ -51,7 +52,7 @@ def every_block_is_in_one_place(seen: Observation) -> Iterator[str]:
         if tuple(places) != told:
             yield f"block {number} is {block.place} (held, free for use: {places[0]}, {places[1]})"
         if not any(places) and number not in touchable:
-            yield f"block {number} is nowhere: not held, not free, and no outstanding batch touches it"
+            yield f"block {number} is nowhere: not held, not free, in no outstanding batch"
 
 
 @invariant("INV-2", source=f"{_CATALOGUE}: conservation")
@@ -76,7 +77,7 @@ def every_seat_is_in_one_place(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-3", source=f"{_CATALOGUE}: in-flight pin")
 def what_a_batch_may_touch_has_no_other_owner(seen: Observation) -> Iterator[str]:
-    """A block or seat of an outstanding row is not free, not given to another, and not rewritten."""
+    """A block or seat of an outstanding row is not free, given to another, or rewritten."""
     given = {
         block: (batch.ident, row.handle, row.epoch)
         for batch in seen.now.selected
@@ -88,7 +89,7 @@ def what_a_batch_may_touch_has_no_other_owner(seen: Observation) -> Iterator[str
     sitting = {row.seat: row for batch in seen.now.selected for row in batch.rows}
     for batch in seen.outstanding():
         if batch.tampered:
-            yield f"the arrays of batch {batch.ident} were changed after they were given to the host"
+            yield f"the arrays of batch {batch.ident} were changed after the host got them"
         for row in batch.rows:
             where = f"row of request {row.handle} in outstanding batch {batch.ident}"
             for block in row.table:
@@ -103,7 +104,7 @@ def what_a_batch_may_touch_has_no_other_owner(seen: Observation) -> Iterator[str
                     )
             other = sitting.get(row.seat)
             if other is not None and other.handle != row.handle:
-                yield f"seat {row.seat} is given to request {other.handle}, and the {where} sits there"
+                yield f"seat {row.seat} is given to request {other.handle}, the {where} sits there"
 
 
 @invariant("INV-3", source=f"{_CATALOGUE}: in-flight pin")
@@ -118,13 +119,11 @@ def a_block_has_one_writer(seen: Observation) -> Iterator[str]:
     for batch in seen.now.selected:
         for row in batch.rows:
             first = row.position // seen.limits.block_size
-            for slot, block in enumerate(row.table):
-                if slot < first or block is None:
-                    continue
-                for owner in owners.get(block, ()):
+            for written in row.table[first:]:
+                for owner in () if written is None else owners.get(written, ()):
                     if owner != row.handle:
                         yield (
-                            f"batch {batch.ident} writes block {block} for request {row.handle}, "
+                            f"batch {batch.ident} writes block {written} for request {row.handle}, "
                             f"and request {owner} holds it too"
                         )
 
@@ -152,7 +151,7 @@ def references_are_counted_by_their_holders(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-5", source=f"{_CATALOGUE}: identity only for final content")
 def a_key_stands_for_written_content(seen: Observation) -> Iterator[str]:
-    """A block has a key only if batches that came back wrote exactly that content into all of it."""
+    """A block has a key only if batches that came back wrote just that content into all of it."""
     if seen.account is None:
         return
     for number, block in enumerate(seen.account.blocks):
@@ -171,12 +170,13 @@ def keys_and_blocks_agree(seen: Observation) -> Iterator[str]:
             yield f"key {key} leads to block {number}, which has key {account.blocks[number].key}"
     for number, block in enumerate(account.blocks):
         if block.key is not None and account.index.get(block.key) != number:
-            yield f"block {number} has key {block.key}, which leads to {account.index.get(block.key)}"
+            leads = account.index.get(block.key)
+            yield f"block {number} has key {block.key}, which leads to {leads}"
 
 
 @invariant("INV-6", source=f"{_CATALOGUE}: a hit returns what its key says")
 def a_live_row_reads_its_own_history(seen: Observation) -> Iterator[str]:
-    """Every block that a dispatched live row reads was written by its request, or under an equal key."""
+    """Every block that a dispatched live row reads holds its own history, or equal content."""
     for batch in seen.now.dispatched:
         for index, row in enumerate(batch.rows):
             if index >= len(batch.live) or not batch.live[index]:
@@ -196,12 +196,12 @@ def a_reset_forgets_everything(seen: Observation) -> Iterator[str]:
                 yield f"block {number} still has key {block.key} after the reset"
     for batch in seen.now.selected:
         for row in batch.rows:
-            for slot, block in row.fresh:
-                content = seen.contents.get(block)
+            for slot, reused in row.fresh:
+                content = seen.contents.get(reused)
                 hit = (slot + 1) * seen.limits.block_size <= row.position
                 if hit and content is not None and content.age < seen.resets:
                     yield (
-                        f"batch {batch.ident} reuses block {block} for request {row.handle}, "
+                        f"batch {batch.ident} reuses block {reused} for request {row.handle}, "
                         f"written before the reset"
                     )
 

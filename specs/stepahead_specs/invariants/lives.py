@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from stepahead_specs.invariants.registry import Kind, invariant
-from stepahead_specs.observation import DISPATCHED, QUEUED, Observation
+from stepahead_specs.observation import Observation
+from stepahead_specs.records import DISPATCHED, QUEUED
 
 _CATALOGUE: Final = "catalogue of known defects"
 
@@ -35,28 +36,25 @@ def every_arrival_is_answered_once(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-11", source=f"{_CATALOGUE}: nothing after the terminal event")
 def a_client_that_left_hears_nothing_more(seen: Observation) -> Iterator[str]:
-    """A cancel ends a live request by abort in its own step; nothing goes out after an end."""
-    for handle in seen.now.cancelled:
+    """A cancel or failure ends a live request in its own step; no token goes out after an end."""
+    due = [(handle, "abort", "was cancelled") for handle in seen.now.cancelled]
+    due += [(handle, "error", "was on the device that failed") for handle in seen.now.failed]
+    for handle, reason, why in due:
         request = seen.requests[handle]
-        if request.finish != "abort" or request.finished_at != seen.step:
-            yield f"request {handle} was cancelled and is {request.finish or 'still live'}"
-    for handle in seen.now.failed:
-        request = seen.requests[handle]
-        if request.finish != "error" or request.finished_at != seen.step:
-            yield f"request {handle} was on a device that failed and is {request.finish or 'still live'}"
+        if request.finish != reason or request.finished_at != seen.step:
+            yield f"request {handle} {why} and is {request.finish or 'still live'}"
     for handle in seen.now.finished:
         request = seen.requests[handle]
         if request.finish == "abort" and request.cancelled_at is None:
             yield f"request {handle} ends by abort, and nobody cancelled it"
         if request.finish == "error" and not request.failed:
             yield f"request {handle} ends by error, and no device failed"
-    ended: set[int] = set()
+    ended = {h for h, r in seen.requests.items() if not r.live and r.finished_at != seen.step}
     for word, handle in seen.now.order:
         if word == "finish":
             ended.add(handle)
-        elif word == "emit" and (handle in ended or seen.requests[handle].finished_at != seen.step):
-            if handle in ended or not seen.requests[handle].live:
-                yield f"request {handle} is sent a token after its end"
+        elif word == "emit" and handle in ended:
+            yield f"request {handle} is sent a token after its end"
 
 
 @invariant("INV-12", source=f"{_CATALOGUE}: no work for the ended")
@@ -66,17 +64,19 @@ def an_ended_request_is_not_selected(seen: Observation) -> Iterator[str]:
         for row in batch.rows:
             request = seen.requests[row.handle]
             if not request.live:
-                yield f"batch {batch.ident} selects request {row.handle}, ended at step {request.finished_at}"
+                ended = request.finished_at
+                yield f"batch {batch.ident} selects request {row.handle}, ended at step {ended}"
 
 
 @invariant("INV-12", source=f"{_CATALOGUE}: bounded waste")
 def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
-    """An end by length wastes no row, by stop at most ``lookahead``, by cancel at most max(1, that)."""
+    """An end by length wastes no row, by stop at most ``lookahead``, by cancel max(1, that)."""
     depth = seen.limits.lookahead
     for handle in seen.now.finished:
         rows = seen.rows_of(handle)
         if seen.requests[handle].finish == "length" and rows:
-            yield f"request {handle} ends by length and has a row in outstanding batch {rows[0][0].ident}"
+            ident = rows[0][0].ident
+            yield f"request {handle} ends by length and has a row in outstanding batch {ident}"
     bounds = {"length": 0, "stop": depth}
     for batch in seen.now.dispatched:
         for handle in {row.handle for row in batch.rows}:
@@ -91,7 +91,7 @@ def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-15", source=f"{_CATALOGUE}: progress")
 def an_idle_device_gets_work(seen: Observation) -> Iterator[str]:
-    """When the host is ready, nothing is outstanding and a live request waits, a batch is selected."""
+    """A ready host without an outstanding batch gets one while a live request waits."""
     stopped = seen.paused or seen.pausing or seen.device_failed or seen.wake_pending
     if seen.now.event != "HostReady" or stopped or seen.outstanding():
         return
@@ -159,7 +159,7 @@ def a_handle_names_one_stay(seen: Observation) -> Iterator[str]:
         name = seen.requests[handle].request_id
         for other in seen.live():
             if other.handle != handle and other.request_id == name:
-                yield f"request {handle} is admitted as {name!r}, which live request {other.handle} is"
+                yield f"request {handle} is admitted as {name!r}, as is request {other.handle}"
     for name, reason in seen.now.refused:
         twins = [request for request in seen.live() if request.request_id == name]
         if reason == "duplicate_id" and not twins:
@@ -168,7 +168,7 @@ def a_handle_names_one_stay(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-28", source="design: a live request's state follows its oldest row not yet filled")
 def a_state_follows_the_oldest_row(seen: Observation) -> Iterator[str]:
-    """PREPARED: its oldest row is not dispatched; DISPATCHED: it is; FILLED, QUEUED: no row is out."""
+    """PREPARED: its oldest row is not dispatched; DISPATCHED: it is; else none is out."""
     if seen.account is None:
         return
     for handle, account in seen.account.requests.items():

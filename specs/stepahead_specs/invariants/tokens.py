@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from stepahead_specs.invariants.registry import invariant
-from stepahead_specs.observation import Batch, Observation, Request, Row, Token
+from stepahead_specs.observation import Observation
+from stepahead_specs.records import Batch, Request, Row, Token
 
 _CATALOGUE: Final = "catalogue of known defects"
 
 
 @invariant("INV-7", source=f"{_CATALOGUE}: fill-in")
 def every_input_is_the_request_s_own_token(seen: Observation) -> Iterator[str]:
-    """Each sampled token that a dispatched live row reads is given once, and is the one that came back."""
+    """Each sampled token that a dispatched live row reads is given once, as it came back."""
     for batch in seen.now.dispatched:
         for index, row in enumerate(batch.rows):
             if index < len(batch.live) and batch.live[index]:
@@ -21,11 +22,11 @@ def every_input_is_the_request_s_own_token(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-8", source=f"{_CATALOGUE}: placeholders")
 def no_placeholder_is_seen(seen: Observation) -> Iterator[str]:
-    """Tokens in histories, fills and emissions are values of the vocabulary, never negative marks."""
+    """Tokens in histories, fills and emissions are values, never negative marks."""
     for batch in seen.now.selected:
-        for index, position, value in batch.history:
+        for handle, position, value in batch.history:
             if value < 0:
-                yield f"history of row {index} of batch {batch.ident} has {value} at {position}"
+                yield f"batch {batch.ident} is told {value} at {position} of request {handle}"
     for batch in seen.now.dispatched:
         for index, value in batch.fills:
             if value < 0:
@@ -37,7 +38,7 @@ def no_placeholder_is_seen(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-9", source=f"{_CATALOGUE}: ledger")
 def counts_equal_the_rows_in_flight(seen: Observation) -> Iterator[str]:
-    """Scheduled minus settled is the sum of a request's outstanding rows, and known what came back."""
+    """Scheduled minus settled is the sum of the outstanding rows; known is what came back."""
     if seen.account is None:
         return
     for handle, account in seen.account.requests.items():
@@ -92,14 +93,14 @@ def an_epoch_ends_with_its_last_row(seen: Observation) -> Iterator[str]:
             for older, other in seen.rows_of(row.handle):
                 if other.epoch != row.epoch:
                     yield (
-                        f"request {row.handle} is in epoch {row.epoch} in batch {batch.ident}, and in "
+                        f"request {row.handle} is in epoch {row.epoch} in batch {batch.ident}, in "
                         f"epoch {other.epoch} in outstanding batch {older.ident}"
                     )
 
 
 @invariant("INV-11", source=f"{_CATALOGUE}: each position once")
 def outputs_go_out_once_and_in_order(seen: Observation) -> Iterator[str]:
-    """Each token that came back for a live request goes out in its step, at the next output index."""
+    """Each token that came back for a live request goes out at once, at the next output index."""
     counted = Counter((token.handle, token.index) for token in seen.now.emitted)
     for (handle, index), times in counted.items():
         if times > 1:
@@ -184,7 +185,7 @@ def _end(seen: Observation, request: Request, token: Token) -> str | None:
 
 
 def _inputs(batch: Batch, index: int, row: Row, request: Request) -> Iterator[str]:
-    given = [(position, value) for at, position, value in batch.history if at == index]
+    given = [(p, value) for handle, p, value in batch.history if handle == row.handle]
     fills = [value for at, value in batch.fills if at == index]
     given.extend((row.end - 1, value) for value in fills)
     where = f"row {index} of batch {batch.ident} (request {request.handle})"

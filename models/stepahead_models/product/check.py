@@ -165,11 +165,17 @@ def context_limit(config: EngineConfig, model: ModelDescription) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def refuse_under_loop(feature: Feature, loop: SchedulingLoop, version: ProductVersion) -> None:
+def refuse_under_loop(
+    feature: Feature,
+    loop: SchedulingLoop,
+    version: ProductVersion,
+    *,
+    error: type[UnsupportedConfiguration] = UnsupportedConfiguration,
+) -> None:
     """Raise where the loop refuses a feature.
 
     Raises:
-        UnsupportedConfiguration: it does.
+        UnsupportedConfiguration: it does, as the class ``error``.
     """
     if verdict_for(feature, loop, version) is not Verdict.REFUSED:
         return
@@ -178,7 +184,7 @@ def refuse_under_loop(feature: Feature, loop: SchedulingLoop, version: ProductVe
     # Where eager refuses it too, another loop is no way out.
     ways = (without,) if row.eager is Verdict.REFUSED else (without, RESTART)
     reason = f" ({row.reason})" if row.reason else ""
-    raise UnsupportedConfiguration(
+    raise error(
         f"{feature.value} cannot be used with the {loop.value} loop of {version.value}{reason}",
         feature=feature,
         loop=loop,

@@ -5,12 +5,12 @@ read it: the row that counts is the newest one whose ``since`` is included in th
 feature has a row for 2026.4. `COMBINATIONS` lists only pairs that do not simply work.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
 
-from stepahead_models.product.features import Feature
+from stepahead_models.product.features import SWITCHABLE, Feature
 from stepahead_models.product.loops import SchedulingLoop
 from stepahead_models.product.options import SCHEDULER
 from stepahead_models.product.versions import (
@@ -224,8 +224,10 @@ def combination_for(
     return _newest(rows, version).verdict if rows else Verdict.SUPPORTED
 
 
-def check_table(rows: Iterable[Row], combinations: Iterable[Combination]) -> None:
-    """Check that each feature has a row for 2026.4 and nothing has two rows for one version.
+def check_table(rows: Sequence[Row], combinations: Sequence[Combination]) -> None:
+    """Check that each feature has a row for 2026.4, and nothing two rows for one version.
+
+    Rows may switch off only what the configuration check can do without.
 
     Raises:
         CompatibilityTableError: it is not so; the sentence names the feature.
@@ -240,6 +242,14 @@ def check_table(rows: Iterable[Row], combinations: Iterable[Combination]) -> Non
         if keys.count((feature, since)) > 1:
             raise CompatibilityTableError(
                 f"{feature.name} has two rows for {since.value}; leave one out"
+            )
+    disabled = [row.feature for row in rows if Verdict.DISABLED in {row.eager, row.overlap}]
+    disabled += [pair.feature for pair in combinations if pair.verdict is Verdict.DISABLED]
+    for feature in disabled:
+        if feature not in SWITCHABLE:
+            raise CompatibilityTableError(
+                f"{feature.name} is switched off by a row, and the check cannot start without it; "
+                "refuse it instead"
             )
     pairs = [(pair.feature, pair.beside, pair.since) for pair in combinations]
     for feature, beside, since in pairs:

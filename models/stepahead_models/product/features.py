@@ -41,6 +41,13 @@ class Switch:
     without: str
 
 
+# What a start can do without when a row says so; anything else is supported or refused.
+SWITCHABLE: Final = (
+    Feature.NPU_SAMPLING,
+    Feature.NPU_SAMPLING_WITHOUT_SAMPLER,
+    Feature.L3_REMOTE_CACHE,
+)
+
 _MODEL: Final = Switch(option=f"{SCHEDULER}.scheduling_loop_type", without="")
 _SPECULATIVE: Final = Switch(option="speculative_config", without="leave speculative_config out")
 _SAMPLING: Final = Switch(

@@ -13,6 +13,7 @@ from stepahead_models.product.check import (
     context_limit,
     features_in_use,
     refuse_beside,
+    refuse_under_loop,
 )
 from stepahead_models.product.engine import EngineConfig, ModelDescription
 from stepahead_models.product.features import Feature
@@ -159,4 +160,5 @@ def check_request(
     used = features_in_use(config, model)
     loop = config.scheduler_config.loop
     for feature in (feature for feature, wanted in asked.items() if wanted):
+        refuse_under_loop(feature, loop, version, error=UnsupportedRequest)
         refuse_beside(feature, used, loop, version, error=UnsupportedRequest)

@@ -1,5 +1,7 @@
 """The compatibility table: the document's rows, the betas, and what the check makes of them."""
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -14,6 +16,7 @@ from stepahead_models.product import (
     UnsupportedConfiguration,
     Verdict,
     check_configuration,
+    compatibility,
     context_limit,
     read_engine_config,
     render_compatibility_markdown,
@@ -202,6 +205,25 @@ def test_sampling_on_the_npu_needs_a_sampler_in_every_loop(loop: SchedulingLoop)
         "change scheduler_config.enable_npu_sampling (--experimental-enable-npu-sampling): "
         "set enable_npu_sampling to false, or build the artifact with --enable-sampler"
     )
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [Feature.TEXT_GENERATION, Feature.L1_PREFIX_CACHE, Feature.L2_HOST_CACHE, Feature.KV_TRANSFER],
+)
+def test_the_check_holds_no_copy_of_the_table(
+    feature: Feature, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changing one row changes one answer."""
+    config = config_of({**HOST, **TRANSFER}, SchedulingLoop.OVERLAP)
+    assert check_configuration(config, TEXT).disabled == ()
+    rows = [
+        dataclasses.replace(row, overlap=NO) if row.feature is feature else row
+        for row in COMPATIBILITY
+    ]
+    monkeypatch.setattr(compatibility, "COMPATIBILITY", rows)
+    with pytest.raises(UnsupportedConfiguration, match=SWITCHES[feature].option):
+        check_configuration(config, TEXT)
 
 
 # Furiosa-LLM release notes: from which beta on the overlap loop takes what 2026.4 does not.
@@ -399,6 +421,16 @@ def test_a_feature_without_a_row_is_an_error_of_the_table() -> None:
     with pytest.raises(CompatibilityTableError) as caught:
         check_table(rows, COMBINATIONS)
     assert str(caught.value) == "POOLING has no row for 2026.4; add one"
+
+
+def test_a_row_that_switches_off_what_a_start_needs_is_an_error_of_the_table() -> None:
+    """A model cannot be switched off; saying that it was would be a lie."""
+    row = dataclasses.replace(row_for(Feature.POOLING), since=B3, overlap=OFF)
+    with pytest.raises(CompatibilityTableError) as caught:
+        check_table([*COMPATIBILITY, row], COMBINATIONS)
+    assert str(caught.value) == (
+        "POOLING is switched off by a row, and the check cannot start without it; refuse it instead"
+    )
 
 
 def test_two_rows_for_one_version_are_an_error_of_the_table() -> None:

@@ -11,7 +11,9 @@ from stepahead_models.product import (
     ModelDescription,
     RequestOptions,
     UnsupportedRequest,
+    Verdict,
     check_request,
+    compatibility,
     read_engine_config,
 )
 from stepahead_models.product.requests import (
@@ -138,4 +140,32 @@ def test_speculation_excludes_four_options_of_a_request(
         "in a request cannot be used beside speculative decoding with embedded MTP in 2026.4; "
         f"change {field}: leave {field} out of the request, or leave speculative_config out"
     )
+    assert caught.value.feature is feature
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        Feature.KV_TRANSFER_PARAMS,
+        Feature.STRUCTURED_OUTPUTS,
+        Feature.LOGPROBS,
+        Feature.PROMPT_LOGPROBS,
+    ],
+)
+def test_a_row_that_refuses_an_option_of_a_request_would_count(
+    feature: Feature, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check holds no copy of the table: changing one row changes one answer."""
+    config = read_engine_config(options={"enable_overlap_scheduling": True})
+    asked = dataclasses.replace(
+        ASKED, kv_transfer_params=True, structured_outputs=True, logprobs=1, prompt_logprobs=1
+    )
+    check_request(asked, config, MODEL)
+    rows = [
+        dataclasses.replace(row, overlap=Verdict.REFUSED) if row.feature is feature else row
+        for row in compatibility.COMPATIBILITY
+    ]
+    monkeypatch.setattr(compatibility, "COMPATIBILITY", rows)
+    with pytest.raises(UnsupportedRequest) as caught:
+        check_request(asked, config, MODEL)
     assert caught.value.feature is feature

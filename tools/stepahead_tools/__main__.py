@@ -28,6 +28,9 @@ def _compare(options: CompareOptions) -> None:
 
     Prints one table with the change per metric and says whether overlap pays on this load and what
     it costs in TTFT. Exits with 1 when the loops did not give the same tokens.
+
+    Arrival times in a trace are ms (Mooncake, ServeGen, our own format), s (Bailian, BurstGPT) or
+    UTC (Azure). Results are in ms and s of simulated time, as labelled.
     """
     from stepahead_tools.compare import compare  # noqa: PLC0415 # imported when it runs
 
@@ -39,6 +42,9 @@ def _replay(options: ReplayOptions) -> None:
 
     A journal (see --journal) is told from a trace by its content; it is replayed on a fresh kernel,
     and the first line that differs is named.
+
+    Arrival times in a trace are ms (Mooncake, ServeGen, our own format), s (Bailian, BurstGPT) or
+    UTC (Azure). Results are in ms and s of simulated time, as labelled.
     """
     from stepahead_tools.replay import replay  # noqa: PLC0415 # imported when it runs
 

@@ -154,7 +154,8 @@ class RunOptions:
         bool | None,
         typer.Option(
             "--enable-overlap-scheduling/--no-enable-overlap-scheduling",
-            help="The product's name for the choice of the loop.",
+            help="Choose the overlap or the eager loop by the product's option "
+            "(--enable-overlap-scheduling).",
             show_default=False,
             rich_help_panel=_LOOP,
         ),
@@ -252,7 +253,9 @@ class RunOptions:
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Check the invariants after each step; slow.", rich_help_panel=_MACHINE
+            "--check",
+            help="Check the invariants after each step; for small runs.",
+            rich_help_panel=_MACHINE,
         ),
     ] = False
     # -- output -------------------------------------------------------------------------------
@@ -304,6 +307,12 @@ class CompareOptions(RunOptions):
 OptionsT = TypeVar("OptionsT")
 
 
+def unwrapped(text: str) -> str:
+    """Return a docstring with each paragraph on one line, so that a terminal can wrap it."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
 def add_command(
     app: typer.Typer, name: str, options: type[OptionsT], run: Callable[[OptionsT], None]
 ) -> None:
@@ -334,7 +343,7 @@ def add_command(
             typer.echo(told[0], err=True)
             raise typer.Exit(told[1]) from error
 
-    command.__doc__ = run.__doc__
+    command.__doc__ = unwrapped(run.__doc__ or "")
     command.__annotations__ = {}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app.command(name)(command)

@@ -66,7 +66,7 @@ def watchers(
 
 
 def journal_path(journal: Path | None, loop: str, *, several: bool) -> Path | None:
-    """Return the file of one loop's journal: with its name before the suffix if there are several."""
+    """Return the file of one loop's journal, with its name before the suffix if there are more."""
     if journal is None or not several:
         return journal
     return journal.with_name(f"{journal.stem}.{loop}{journal.suffix}")

@@ -1,0 +1,66 @@
+"""A tiny trace with every kind of end, and a record in which a test states only what it needs."""
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stepahead_models.record import RunRecord, Waste
+
+PER_REQUEST = (
+    "arrivals_ns",
+    "first_dispatches_ns",
+    "first_tokens_ns",
+    "last_tokens_ns",
+    "ends_ns",
+    "output_tokens",
+    "outcomes",
+)
+
+
+@pytest.fixture
+def tiny_trace(tmp_path: Path) -> Path:
+    """Write 24 requests: most stop, some end by length, two leave, one can never fit."""
+    path = tmp_path / "tiny.jsonl"
+    lines: list[dict[str, object]] = []
+    for number in range(24):
+        lines.append(
+            {
+                "request_id": f"q{number}",
+                "timestamp": 7 * number,
+                "input_length": 20 + 37 * number % 90,
+                "output_length": 3 + number % 11,
+                "max_tokens": 3 + number % 11 + (0 if number % 5 == 0 else 20),
+            }
+        )
+    lines[7]["cancel_after_ms"] = 1
+    lines[9]["cancel_after_tokens"] = 4
+    lines[13]["input_length"] = 100_000
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def make_record() -> Callable[..., RunRecord]:
+    """Return a function that makes a record from the given columns; everything else is empty."""
+
+    def make(**given: Any) -> RunRecord:  # noqa: ANN401 # fields of a record, by name
+        columns: dict[str, Any] = {}
+        count = max((len(given[name]) for name in PER_REQUEST if name in given), default=0)
+        for field in fields(RunRecord):
+            kind = str(field.type)
+            if field.name in given:
+                value = given[field.name]
+                columns[field.name] = np.array(value) if isinstance(value, list) else value
+            elif kind in {"Ints", "Words"}:
+                size = count if field.name in PER_REQUEST or kind == "Words" else 0
+                columns[field.name] = np.zeros(size, dtype=np.uint64 if kind == "Words" else int)
+            else:
+                columns[field.name] = {"int": 0, "str": "", "Waste": Waste()}.get(kind, {})
+        return RunRecord(**columns)
+
+    return make

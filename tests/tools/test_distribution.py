@@ -1,0 +1,50 @@
+"""Statistics of weighted integer samples."""
+
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepahead_tools.distribution import PERCENTILES, distribution, weighted_sum
+
+WEIGHTED = st.lists(
+    st.tuples(st.integers(0, 10**12), st.integers(0, 6)), min_size=1, max_size=40
+).filter(lambda entries: any(weight for _, weight in entries))
+
+
+@given(WEIGHTED)
+def test_percentiles_are_those_of_numpy_on_the_expanded_sample(
+    entries: list[tuple[int, int]],
+) -> None:
+    """Every percentile lies within half a nanosecond, and a rounding error, of NumPy's."""
+    values, weights = (np.array(column, dtype=np.int64) for column in zip(*entries, strict=True))
+    found = distribution(values, weights)
+    assert found is not None
+    expected = np.percentile(np.repeat(values, weights), PERCENTILES)
+    assert np.all(np.abs(expected - np.array(found.percentiles_ns)) <= 0.5 + 1e-3)
+
+
+@given(WEIGHTED)
+def test_the_mean_is_exact_and_rounded_once(entries: list[tuple[int, int]]) -> None:
+    """The mean is the rational mean of the expanded sample, rounded half to even."""
+    values, weights = (np.array(column, dtype=np.int64) for column in zip(*entries, strict=True))
+    found = distribution(values, weights)
+    assert found is not None
+    count = sum(weight for _, weight in entries)
+    total = sum(value * weight for value, weight in entries)
+    assert (found.count, found.mean_ns) == (count, round(Fraction(total, count)))
+
+
+def test_an_empty_sample_has_no_statistics() -> None:
+    """Neither no value nor values of weight 0 have a mean."""
+    nothing = np.zeros(0, dtype=np.int64)
+    assert distribution(nothing) is None
+    assert distribution(np.array([5]), np.array([0])) is None
+
+
+def test_sums_beyond_64_bits_are_exact() -> None:
+    """A long run's pooled gaps may sum to more than an int64 holds."""
+    values = np.full(3, (1 << 44) + 1, dtype=np.int64)
+    weights = np.full(3, 1 << 20, dtype=np.int64)
+    assert weighted_sum(values, weights) == 3 * ((1 << 44) + 1) << 20

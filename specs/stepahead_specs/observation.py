@@ -142,7 +142,8 @@ class Observation:
             request.chunks += row.position < request.prompt_length
             slots = -(-row.end // self.limits.block_size)
             table = tuple(request.table.get(slot) for slot in range(slots))
-            rows.append(replace(row, table=table, after=request.scheduled))
+            starts = request.cached
+            rows.append(replace(row, table=table, after=request.scheduled, starts=starts))
             request.scheduled = row.end
         batch.rows = tuple(rows)
         self.batches[batch.ident] = batch

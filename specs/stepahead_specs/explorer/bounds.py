@@ -1,0 +1,227 @@
+"""How far a bounded exploration goes, and which moves clients, host and device have within it.
+
+Time is dropped: every event carries the same instant, and when the host reports that it is ready is
+a free choice. Requests arrive in the order of their numbers. Sampled tokens are tags that name
+request and position, so that one request's token given to another is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from stepahead.batches import Batch
+from stepahead.config import BatchPreference, KernelConfig, WaitingOrder
+from stepahead.events import (
+    BatchExecuted,
+    BatchFailed,
+    BatchPrepared,
+    BatchRefused,
+    Event,
+    FailureScope,
+    HostReady,
+    RequestArrived,
+    RequestCancelled,
+)
+from stepahead.kernel import Kernel
+from stepahead.state import Snapshot
+
+EOS: Final = 7
+#: What the device returns in rows whose request has ended; nobody may look at it.
+GARBAGE: Final = -1
+_TAGS: Final = 1000
+
+
+class Actor(Enum):
+    """Who makes a move. Fairness binds CPU and NPU; clients and faults owe nobody a move."""
+
+    CLIENT = "client"
+    CPU = "cpu"
+    NPU = "npu"
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One thing that may happen next."""
+
+    actor: Actor
+    event: Event
+
+
+def tag(handle: int, position: int) -> int:
+    """Return the token of a request at a position of its sequence; no two have the same."""
+    return _TAGS * handle + 10 + position
+
+
+def untag(token: int, handle: int) -> int:
+    """Return the position that a token of this request belongs to; nonsense for a foreign one."""
+    return token - _TAGS * handle - 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The bounds, and the options of the kernel that is explored within them.
+
+    Args:
+        requests: how many arrive at most.
+        blocks: KV blocks of the pool.
+        tokens: output tokens of each request at most.
+        lookahead: as in the kernel's configuration.
+        prompts: prompt lengths, repeated over the requests; empty: 1 and 2 in turn where both fit
+            into the pool, else 1.
+        priorities: priorities, repeated over the requests; empty: first come, first served.
+        block_size: tokens per block.
+        rows: rows per batch at most; 0: as many as requests.
+        budget: tokens per batch at most.
+        row_tokens: tokens per row at most.
+        prefill_first: prompt chunks get the token budget before decode rows.
+        caching: prefix caching; all prompts share one prefix.
+        prune: rows whose request has ended are dropped before the dispatch.
+        refusals: the host may refuse to build a batch.
+        failures: the device may fail, one batch or altogether.
+    """
+
+    requests: int = 2
+    blocks: int = 3
+    tokens: int = 3
+    lookahead: int = 1
+    prompts: tuple[int, ...] = ()
+    priorities: tuple[int, ...] = ()
+    block_size: int = 1
+    rows: int = 0
+    budget: int = 1024
+    row_tokens: int = 1024
+    prefill_first: bool = False
+    caching: bool = False
+    prune: bool = False
+    refusals: bool = False
+    failures: bool = False
+
+    def prompt(self, number: int) -> int:
+        """Return the prompt length of request ``number``, counted from 0."""
+        if self.prompts:
+            return self.prompts[number % len(self.prompts)]
+        return 1 + number % 2 if self.tokens + 1 <= self.blocks * self.block_size else 1
+
+    def config(self) -> KernelConfig:
+        """Return the configuration of the kernel that is explored."""
+        longest = max(self.prompt(number) for number in range(self.requests))
+        return KernelConfig(
+            num_blocks=self.blocks,
+            block_size=self.block_size,
+            max_concurrency=self.rows or self.requests,
+            max_num_batched_tokens=self.budget,
+            max_tokens_per_row=self.row_tokens,
+            max_model_len=longest + self.tokens,
+            lookahead=self.lookahead,
+            order=(
+                WaitingOrder.PRIORITY if self.priorities else WaitingOrder.FIRST_COME_FIRST_SERVED
+            ),
+            preference=(
+                BatchPreference.PREFILL_FIRST
+                if self.prefill_first
+                else BatchPreference.DECODE_FIRST
+            ),
+            prune=self.prune,
+            prefix_caching=self.caching,
+            eos_token_id=EOS,
+        )
+
+    def arrival(self, number: int) -> RequestArrived:
+        """Return the arrival of request ``number``, counted from 0."""
+        prompt = self.prompt(number)
+        keys = np.arange(prompt // self.block_size, dtype=np.int64)
+        return RequestArrived(
+            request_id=chr(ord("a") + number),
+            prompt_length=prompt,
+            max_tokens=self.tokens,
+            at=0,
+            arrived_at=0,
+            priority=self.priorities[number % len(self.priorities)] if self.priorities else 0,
+            block_keys=keys if self.caching else None,
+        )
+
+
+def moves(kernel: Kernel, saved: Snapshot, bounds: Bounds, arrived: int) -> list[Move]:
+    """Return what may happen next in the state ``saved``, in which ``kernel`` stands."""
+    found: list[Move] = []
+    for possible in kernel.enabled():
+        kind, batch_id = possible.kind, possible.batch_id or 0
+        if kind is HostReady:
+            found.append(Move(Actor.CPU, HostReady(at=0)))
+        elif kind is BatchPrepared:
+            found.append(Move(Actor.CPU, BatchPrepared(batch_id=batch_id, at=0)))
+        elif kind is BatchRefused and bounds.refusals:
+            found.append(Move(Actor.FAULT, BatchRefused(batch_id=batch_id, at=0)))
+        elif kind is BatchExecuted:
+            batch = saved.batches[saved.filled]
+            found.extend(Move(Actor.NPU, event) for event in executions(batch))
+        elif kind is BatchFailed and bounds.failures:
+            found.extend(
+                Move(Actor.FAULT, BatchFailed(batch_id=batch_id, scope=scope, at=0))
+                for scope in FailureScope
+            )
+        elif kind is RequestArrived and arrived < bounds.requests:
+            found.append(Move(Actor.CLIENT, bounds.arrival(arrived)))
+        elif kind is RequestCancelled:
+            names = {stay.handle: stay.request_id for stay in saved.stays}
+            handle = possible.handle or 0
+            event = RequestCancelled(request_id=names[handle], handle=handle, at=0)
+            found.append(Move(Actor.CLIENT, event))
+    return found
+
+
+def executions(batch: Batch) -> Iterator[BatchExecuted]:
+    """Return the results that a batch may have: each live sampling row goes on or ends."""
+    choices: list[tuple[int, ...]] = []
+    rows = zip(
+        batch.handles.tolist(),
+        batch.ends.tolist(),
+        batch.samples.tolist(),
+        batch.live.tolist(),
+        strict=True,
+    )
+    for handle, end, samples, live in rows:
+        if samples:
+            choices.append((tag(handle, end), EOS) if live else (GARBAGE,))
+    for chosen in product(*choices):
+        tokens = np.array(chosen, dtype=np.int64).reshape(1, len(chosen))
+        yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0)
+
+
+def impossible(kernel: Kernel, saved: Snapshot) -> Iterator[Event]:
+    """Return events that contradict what was reported before, about every batch there may be."""
+    possible = {(entry.kind, entry.batch_id) for entry in kernel.enabled()}
+    if (HostReady, None) not in possible:
+        yield HostReady(at=0)
+    yield HostReady(at=-1)
+    newest = saved.marks[2] - 1
+    for ident in range(max(newest - len(saved.batches), 0), newest + 2):
+        if (BatchPrepared, ident) not in possible:
+            yield BatchPrepared(batch_id=ident, at=0)
+        if (BatchRefused, ident) not in possible:
+            yield BatchRefused(batch_id=ident, at=0)
+        if (BatchExecuted, ident) not in possible:
+            yield BatchExecuted(batch_id=ident, tokens=np.ones((1, 1), dtype=np.int64), at=0)
+        if (BatchFailed, ident) not in possible:
+            for scope in FailureScope:
+                yield BatchFailed(batch_id=ident, scope=scope, at=0)
+    for batch in saved.batches[saved.filled :]:
+        if (BatchExecuted, batch.batch_id) in possible:
+            yield from _wrong_results(batch)
+
+
+def _wrong_results(batch: Batch) -> Iterator[BatchExecuted]:
+    """Return results with too many rows, no step, or a placeholder for a live row."""
+    right = next(executions(batch)).tokens
+    shapes = [np.zeros((1, right.shape[1] + 1), dtype=np.int64), right[:0]]
+    if (batch.live & batch.samples).any():
+        shapes.append(np.full_like(right, -1))
+    for tokens in shapes:
+        yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0)

@@ -1,0 +1,273 @@
+"""Breadth first through every state of the real kernel within bounds.
+
+The kernel itself is stepped, restored and stepped again; there is no model of it here. Every edge is
+judged by all invariants (`stepahead_specs.explorer.watch`), the whole graph by
+`stepahead_specs.explorer.progress`. A search that does not finish says so and is never a pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from stepahead.commands import Command, EmitTokens, FinishRequest
+from stepahead.config import KernelConfig
+from stepahead.errors import HostContractError
+from stepahead.events import Event, RequestArrived
+from stepahead.kernel import Kernel
+from stepahead.state import Snapshot
+from stepahead_specs.explorer import watch
+from stepahead_specs.explorer.bounds import Actor, Bounds, Move, impossible, moves
+from stepahead_specs.explorer.canonical import Form, canonical
+from stepahead_specs.observation import Observation
+
+Journal: TypeAlias = list[tuple[Event, tuple[Command, ...]]]
+#: What a client sees of one request along an edge: "arrive", "token", "end stop" ...
+Words: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to search.
+
+    Args:
+        states_max: stop, unfinished, beyond so many states.
+        seconds_max: stop, unfinished, after so many seconds.
+        invariants: judge every edge by all invariants.
+        probe: in every state, report what the kernel says cannot come next, and require that it is
+            refused without a trace.
+        follow: the handle of a request whose own behaviour is recorded on the edges.
+        make_kernel: what is explored; a mutant may stand in.
+    """
+
+    states_max: int = 1_000_000
+    seconds_max: float = float("inf")
+    invariants: bool = True
+    probe: bool = False
+    follow: int | None = None
+    make_kernel: Callable[[KernelConfig], Kernel] = Kernel
+
+
+@dataclass(slots=True)
+class Graph:
+    """All states and edges, by number; state 0 is the empty kernel.
+
+    ``arrivals[s]`` is how state ``s`` was first reached: from which state, by which event. An edge
+    is (source, target, actor, what the followed client saw); edges that stay where they are, are
+    kept too. ``idle[s]``: nothing is live or outstanding.
+    """
+
+    arrivals: list[tuple[int, Event] | None] = field(default_factory=lambda: [None])
+    edges: list[tuple[int, int, Actor, Words]] = field(
+        default_factory=list[tuple[int, int, Actor, Words]]
+    )
+    idle: list[bool] = field(default_factory=lambda: [True])
+
+    def path(self, state: int) -> list[Event]:
+        """Return the events of a shortest way to ``state``."""
+        events: list[Event] = []
+        step = self.arrivals[state]
+        while step is not None:
+            events.append(step[1])
+            step = self.arrivals[step[0]]
+        return events[::-1]
+
+
+@dataclass(slots=True, kw_only=True)
+class Violation:
+    """What does not hold, and the shortest run that shows it."""
+
+    sentences: list[str]
+    events: list[Event]
+    journal: Journal
+
+
+@dataclass(slots=True, kw_only=True)
+class Exploration:
+    """What was found. ``stopped`` says why the search is not complete, or is None.
+
+    ``steps`` counts (state, event) pairs, ``edges`` distinct pairs of different states.
+    """
+
+    bounds: Bounds
+    graph: Graph
+    states: int
+    steps: int
+    edges: int
+    depth: int
+    seconds: float
+    stopped: str | None
+    violation: Violation | None
+
+    @property
+    def passed(self) -> bool:
+        """Tell whether everything within the bounds was seen, and all of it was right."""
+        return self.stopped is None and self.violation is None
+
+
+@dataclass(slots=True)
+class _Node:
+    """A state that is still to be left: everything needed to stand in it again."""
+
+    number: int
+    saved: Snapshot
+    arrived: int
+    seen: Observation
+
+
+class _Stop(Exception):
+    """The search ends here."""
+
+
+class Search:
+    """One exploration; `run` it once."""
+
+    def __init__(self, bounds: Bounds, options: Options) -> None:
+        self.bounds = bounds
+        self.options = options
+        self.config: Final = bounds.config()
+        self.kernel = options.make_kernel(self.config)
+        self.graph = Graph()
+        self.depth = 0
+        self.stopped: str | None = None
+        self.violation: Violation | None = None
+        self._numbers: dict[Form, int] = {}
+        self._began = time.monotonic()
+
+    def run(self) -> Exploration:
+        """Explore until everything is seen, something is wrong, or a limit is reached."""
+        saved = self.kernel.snapshot()
+        self._numbers[self._form(saved, 0)] = 0
+        frontier = [_Node(0, saved, 0, watch.first(self.config))]
+        try:
+            while frontier:
+                frontier = [found for node in frontier for found in self._leave(node)]
+                self.depth += bool(frontier)
+        except _Stop:
+            pass
+        graph = self.graph
+        return Exploration(
+            bounds=self.bounds,
+            graph=graph,
+            states=len(graph.arrivals),
+            steps=len(graph.edges),
+            edges=len({edge[:2] for edge in graph.edges if edge[0] != edge[1]}),
+            depth=self.depth,
+            seconds=time.monotonic() - self._began,
+            stopped=self.stopped,
+            violation=self.violation,
+        )
+
+    def _form(self, saved: Snapshot, arrived: int) -> Form:
+        return canonical(
+            saved, arrived, ordered=self.bounds.caching, follow=self.options.follow
+        )
+
+    def _leave(self, node: _Node) -> list[_Node]:
+        """Take every move out of a state; return the states that are new."""
+        self._keep_within_limits()
+        self.kernel.restore(node.saved)
+        choices = moves(self.kernel, node.saved, self.bounds, node.arrived)
+        if self.options.probe:
+            self._probe(node)
+        return [found for move in choices if (found := self._take(node, move)) is not None]
+
+    def _take(self, node: _Node, move: Move) -> _Node | None:
+        kernel, event = self.kernel, move.event
+        kernel.restore(node.saved)
+        try:
+            commands = kernel.step(event)
+        except Exception as error:  # noqa: BLE001 - whatever a mutant raises is a finding
+            self._fail(node, event, [f"the kernel raises {type(error).__name__}: {error}"])
+        freeze(commands)
+        seen = node.seen
+        if self.options.invariants:
+            seen, broken = watch.after(seen, event, commands, kernel)
+            if broken:
+                self._fail(node, event, broken)
+        saved = kernel.snapshot()
+        arrived = node.arrived + isinstance(event, RequestArrived)
+        known = len(self._numbers)
+        number = self._numbers.setdefault(self._form(saved, arrived), known)
+        words = heard(self.options.follow, event, commands, node.arrived + 1)
+        self.graph.edges.append((node.number, number, move.actor, words))
+        if number < known:
+            return None
+        self.graph.arrivals.append((node.number, event))
+        self.graph.idle.append(kernel.idle())
+        return _Node(number, saved, arrived, seen)
+
+    def _keep_within_limits(self) -> None:
+        if len(self._numbers) > self.options.states_max:
+            self.stopped = f"{len(self._numbers)} states, depth {self.depth}"
+        elif time.monotonic() - self._began > self.options.seconds_max:
+            self.stopped = (
+                f"{self.options.seconds_max:g} seconds, {len(self._numbers)} states, "
+                f"depth {self.depth}"
+            )
+        if self.stopped is not None:
+            raise _Stop
+
+    def _fail(self, node: _Node, event: Event, sentences: list[str]) -> None:
+        events = [*self.graph.path(node.number), event]
+        self.violation = Violation(
+            sentences=sentences, events=events, journal=retrace(self.options, self.config, events)
+        )
+        raise _Stop
+
+    def _probe(self, node: _Node) -> None:
+        """Report what cannot have happened; it must be refused, and nothing may change."""
+        kernel = self.kernel
+        before = kernel.digest()
+        for event in impossible(kernel, node.saved):
+            try:
+                kernel.step(event)
+            except HostContractError:
+                if kernel.digest() != before:
+                    self._fail(node, event, ["the event is refused and leaves a trace"])
+            else:
+                self._fail(node, event, ["the event cannot have happened and is accepted"])
+
+
+def retrace(options: Options, config: KernelConfig, events: Sequence[Event]) -> Journal:
+    """Run ``events`` through a fresh kernel; stop where it raises, with an empty answer."""
+    kernel = options.make_kernel(config)
+    journal: Journal = []
+    for event in events:
+        try:
+            journal.append((event, kernel.step(event)))
+        except Exception:  # noqa: BLE001 - the run is told up to here, the violation says the rest
+            journal.append((event, ()))
+            break
+    return journal
+
+
+def freeze(commands: tuple[Command, ...]) -> None:
+    """Make the arrays of an answer read-only: the kernel has promised never to write them again."""
+    for command in commands:
+        for entry in fields(command):
+            value: object = getattr(command, entry.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+
+def heard(follow: int | None, event: Event, commands: tuple[Command, ...], coming: int) -> Words:
+    """Return what the client of request ``follow`` sees of a step, in order.
+
+    ``coming`` is the handle that an arrival in this step gets.
+    """
+    if follow is None:
+        return ()
+    words: list[str] = []
+    if isinstance(event, RequestArrived) and coming == follow:
+        words.append("arrive")
+    for command in commands:
+        if isinstance(command, EmitTokens) and follow in command.handles:
+            words.extend(["token"] * len(command.tokens))
+        elif isinstance(command, FinishRequest) and command.handle == follow:
+            words.append(f"end {command.reason.value}")
+    return tuple(words)

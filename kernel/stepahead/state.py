@@ -7,7 +7,7 @@ requests, the batches that are not retired. Rules live in `admission`, `planning
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -87,6 +87,7 @@ class Snapshot:
     filled: int
     order: Ints
     fenced_seats: tuple[tuple[int, int], ...]
+    steady: Steady | None
     counters: tuple[int, ...]
     marks: tuple[int, int, int, int]
     flags: tuple[bool, bool, bool, bool]
@@ -276,6 +277,7 @@ class State:
             filled=len(self.filled),
             order=self.order,
             fenced_seats=tuple(self.fenced_seats),
+            steady=None if self.steady is None else replace(self.steady),
             counters=self.counters.values(),
             marks=(self.stop_sets, self.now, self.next_batch, self.next_handle),
             flags=(self.paused, self.pause_due, self.device_failed, self.joinable),
@@ -301,7 +303,7 @@ class State:
         self.filled, self.outstanding = batches[: saved.filled], batches[saved.filled :]
         self.order = saved.order
         self.fenced_seats = list(saved.fenced_seats)
-        self.steady = None
+        self.steady = None if saved.steady is None else replace(saved.steady)
         self.counters = Counters(*saved.counters)
         self.stop_sets, self.now, self.next_batch, self.next_handle = saved.marks
         self.paused, self.pause_due, self.device_failed, self.joinable = saved.flags

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
+from stepahead_tools.explore_options import ExploreOptions
 from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
 
 app = typer.Typer(
@@ -51,8 +52,21 @@ def _replay(options: ReplayOptions) -> None:
     replay(options)
 
 
+def _explore(options: ExploreOptions) -> None:
+    """Explore every interleaving of the real kernel within bounds.
+
+    Clients come and leave at any moment, the host is ready at any moment, the NPU ends any row with
+    EOS or not: breadth first, with all invariants on every step. Prints the shortest run that
+    violates one. Exits with 1 if anything does not hold, or if not everything was seen.
+    """
+    from stepahead_tools.explore import explore_kernel  # noqa: PLC0415 # imported when it runs
+
+    explore_kernel(options)
+
+
 add_command(app, "compare", CompareOptions, _compare)
 add_command(app, "replay", ReplayOptions, _replay)
+add_command(app, "explore", ExploreOptions, _explore)
 
 
 def spread_objectives(arguments: Sequence[str]) -> list[str]:

@@ -11,3 +11,7 @@ class OptionError(StepaheadError):
 
 class Disagreement(StepaheadError):
     """The loops of a comparison did not do the same work, or left something behind."""
+
+
+class Incomplete(StepaheadError):
+    """An exploration found something wrong, or did not see everything: no pass either way."""

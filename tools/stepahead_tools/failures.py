@@ -9,7 +9,7 @@ from stepahead_models.errors import JournalError, SanitizerError, SimulationErro
 from stepahead_models.npu import DeviceModelError
 from stepahead_models.traces import TraceError
 from stepahead_specs.invariants import InvariantViolated
-from stepahead_tools.errors import Disagreement, OptionError
+from stepahead_tools.errors import Disagreement, Incomplete, OptionError
 
 FOUND_WRONG: Final = 1
 NOT_USABLE: Final = 2
@@ -22,6 +22,7 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (OSError, NOT_USABLE),
     (JournalError, NOT_USABLE),
     (Disagreement, FOUND_WRONG),
+    (Incomplete, FOUND_WRONG),
     (SanitizerError, FOUND_WRONG),
     (TraceMismatch, FOUND_WRONG),
     (InvariantViolated, FOUND_WRONG),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stepahead_specs.explorer.bounds import Actor, Bounds
 from stepahead_specs.explorer.progress import stuck
-from stepahead_specs.explorer.report import report, summary
+from stepahead_specs.explorer.report import report, summary, write_journal
 from stepahead_specs.explorer.search import Exploration, Graph, Options, Search, Violation, retrace
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "explore",
     "report",
     "summary",
+    "write_journal",
 ]
 
 

@@ -85,6 +85,7 @@ class Bounds:
         prune: rows whose request has ended are dropped before the dispatch.
         refusals: the host may refuse to build a batch.
         failures: the device may fail, one batch or altogether.
+        leaps: the device may answer several steps at once where the kernel offers it.
     """
 
     requests: int = 2
@@ -102,6 +103,7 @@ class Bounds:
     prune: bool = False
     refusals: bool = False
     failures: bool = False
+    leaps: bool = False
 
     def prompt(self, number: int) -> int:
         """Return the prompt length of request ``number``, counted from 0."""
@@ -161,7 +163,9 @@ def moves(kernel: Kernel, saved: Snapshot, bounds: Bounds, arrived: int) -> list
             found.append(Move(Actor.FAULT, BatchRefused(batch_id=batch_id, at=0)))
         elif kind is BatchExecuted:
             batch = saved.batches[saved.filled]
-            found.extend(Move(Actor.NPU, event) for event in executions(batch))
+            turns = kernel.repeat() if bounds.leaps else None
+            for steps in range(1, 2 if turns is None else turns.steps + 1):
+                found.extend(Move(Actor.NPU, event) for event in executions(batch, steps))
         elif kind is BatchFailed and bounds.failures:
             found.extend(
                 Move(Actor.FAULT, BatchFailed(batch_id=batch_id, scope=scope, at=0))
@@ -177,8 +181,9 @@ def moves(kernel: Kernel, saved: Snapshot, bounds: Bounds, arrived: int) -> list
     return found
 
 
-def executions(batch: Batch) -> Iterator[BatchExecuted]:
-    """Return the results that a batch may have: each live sampling row goes on or ends."""
+def executions(batch: Batch, steps: int = 1) -> Iterator[BatchExecuted]:
+    """Return the results that a batch may have: in the last step each live row goes on or ends."""
+    before: list[list[int]] = []
     choices: list[tuple[int, ...]] = []
     rows = zip(
         batch.handles.tolist(),
@@ -189,9 +194,11 @@ def executions(batch: Batch) -> Iterator[BatchExecuted]:
     )
     for handle, end, samples, live in rows:
         if samples:
-            choices.append((tag(handle, end), EOS) if live else (GARBAGE,))
-    for chosen in product(*choices):
-        tokens = np.array(chosen, dtype=np.int64).reshape(1, len(chosen))
+            before.append([tag(handle, end + step) for step in range(steps - 1)])
+            choices.append((tag(handle, end + steps - 1), EOS) if live else (GARBAGE,))
+    for last in product(*choices):
+        columns = [[*tokens, token] for tokens, token in zip(before, last, strict=True)]
+        tokens = np.array(columns, dtype=np.int64).reshape(len(columns), steps).T
         yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0)
 
 

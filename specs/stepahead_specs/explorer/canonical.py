@@ -1,10 +1,10 @@
 """The canonical form of a kernel's state: equal forms behave alike from here on.
 
-Requests are named by rank, batches by their place among the outstanding ones, blocks and seats in the
-order in which tables, rows and fences first name them; time and counters are left out, no rule reads
-them. A fence is the number of outstanding batches that it waits for, and whether the last of them is
-the fence itself. Tokens are kept relative to their request, so that a foreign one still shows. That
-much is a renaming and sound always.
+Requests are named by rank, batches by their place among the outstanding ones, blocks and seats in
+the order in which tables, rows and fences first name them; time and counters are left out, no rule
+reads them. A fence is the number of outstanding batches that it waits for, and whether the last of
+them is the fence itself. Tokens are kept relative to their request, so that a foreign one still
+shows. That much is a renaming and sound always.
 
 The order of the free blocks is left out **only without prefix caching**: then free blocks differ in
 nothing but their number, so which one is handed out next is a renaming too. With prefix caching a
@@ -12,8 +12,8 @@ free block may hold content, and the order decides what is forgotten first; it i
 what a batch under construction would put back if it were refused.
 
 The row set that the planner remembers (`Steady`) is left out: it repeats a selection that would be
-made again without it. That is an assumption about the kernel, and it is not taken on trust:
-`explore(..., steady=True)` keeps it, and a test holds both explorations equal.
+made again without it. That is an assumption about the kernel, and it is not taken on trust: with
+``steady`` it is kept, and a test holds both explorations equal but for it.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def canonical(
     arrived: int,
     *,
     ordered: bool = False,
+    steady: bool = False,
     follow: int | None = None,
 ) -> Form:
     """Return the canonical form of a state.
@@ -117,6 +118,7 @@ def canonical(
         saved: the state.
         arrived: how many requests have arrived, admitted or refused.
         ordered: keep the order of the free blocks; necessary with prefix caching.
+        steady: keep the row set that the planner remembers.
         follow: the handle of a request that keeps its identity, for its own behaviour.
     """
     arena: list[list[int]] = saved.columns.arena.tolist()
@@ -144,7 +146,17 @@ def canonical(
         len(saved.columns.free_seats),
         saved.flags[:_FLAGS],
         None if follow is None else handles.given.get(follow),
+        _steady(saved, seats) if steady else None,
     )
+
+
+def _steady(saved: Snapshot, seats: _Names) -> Form | None:
+    known = saved.steady
+    if known is None:
+        return None
+    # Batches of the remembered row set share its array, and rules ask for that.
+    shared = tuple(batch.seats is known.seats for batch in saved.batches[saved.filled :])
+    return known.turns, tuple(seats(seat) for seat in known.seats.tolist()), shared
 
 
 def _rank(stay: Stay) -> int:
@@ -173,7 +185,7 @@ def _request(
     )
 
 
-def _batch(  # noqa: PLR0913, PLR0917 - one call, which shares the names given so far
+def _batch(
     batch: Batch,
     handles: _Names,
     epochs: dict[int, int],

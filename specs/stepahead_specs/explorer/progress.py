@@ -1,10 +1,10 @@
 """What the whole graph says: every state drains, and fair runs end without any client's help.
 
-*Can drain*: from every state some way of CPU and NPU moves leads to an idle state. *Progress*: every
-way of them does. Fairness means that CPU and NPU keep moving; it never means that a client must
-move. So clients and faults are left out altogether: they may interrupt only finitely often within the
-bounds, and a state whose only way out is a cancel is a violation, not progress. Moves that change
-nothing (the host is ready and nothing can be selected) are no progress either.
+*Can drain*: from every state some way of CPU and NPU moves leads to an idle state. *Progress*:
+every way of them does. Fairness means that CPU and NPU keep moving; it never means that a client
+must move. So clients and faults are left out altogether: they may interrupt only finitely often
+within the bounds, and a state whose only way out is a cancel is a violation, not progress. Moves
+that change nothing (the host is ready and nothing can be selected) are no progress either.
 
 Over a finite graph progress is: no state of the CPU and NPU moves but an idle one is an end, and no
 such moves form a cycle.
@@ -41,7 +41,8 @@ def stuck(graph: Graph) -> Stuck | None:
     for state in range(count):
         if not forth[state] and not graph.idle[state]:
             return Stuck(
-                state, "something is live or outstanding, and no move of CPU or NPU changes anything"
+                state,
+                "something is live or outstanding, and no move of CPU or NPU changes anything",
             )
     drains = _reaching([state for state in range(count) if graph.idle[state]], back)
     for state in range(count):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
+from stepahead.kernel import Kernel
+from stepahead_models.journal import JournalWriter
 from stepahead_specs.explorer.bounds import Bounds
-from stepahead_specs.explorer.search import Exploration
+from stepahead_specs.explorer.search import Exploration, Violation
 from stepahead_specs.story import tell
 
 _ALWAYS = ("requests", "blocks", "tokens", "lookahead")
@@ -47,3 +50,13 @@ def report(found: Exploration) -> str:
             "bring every run to its end"
         )
     return "\n".join(lines)
+
+
+def write_journal(found: Violation, bounds: Bounds, path: Path) -> None:
+    """Write the shortest run as a journal, which `stepahead replay` runs once more.
+
+    The digests in it are those of the kernel that ran, up to the event that it did not survive.
+    """
+    with JournalWriter(path, Kernel(bounds.config())) as journal:
+        for event, commands in found.journal:
+            journal(event, commands)

@@ -1,7 +1,7 @@
 """Breadth first through every state of the real kernel within bounds.
 
-The kernel itself is stepped, restored and stepped again; there is no model of it here. Every edge is
-judged by all invariants (`stepahead_specs.explorer.watch`), the whole graph by
+The kernel itself is stepped, restored and stepped again; there is no model of it here. Every edge
+is judged by all invariants (`stepahead_specs.explorer.watch`), the whole graph by
 `stepahead_specs.explorer.progress`. A search that does not finish says so and is never a pass.
 """
 
@@ -40,6 +40,7 @@ class Options:
         invariants: judge every edge by all invariants.
         probe: in every state, report what the kernel says cannot come next, and require that it is
             refused without a trace.
+        steady: tell states apart by the row set that the planner remembers.
         follow: the handle of a request whose own behaviour is recorded on the edges.
         make_kernel: what is explored; a mutant may stand in.
     """
@@ -48,6 +49,7 @@ class Options:
     seconds_max: float = float("inf")
     invariants: bool = True
     probe: bool = False
+    steady: bool = False
     follow: int | None = None
     make_kernel: Callable[[KernelConfig], Kernel] = Kernel
 
@@ -56,11 +58,13 @@ class Options:
 class Graph:
     """All states and edges, by number; state 0 is the empty kernel.
 
-    ``arrivals[s]`` is how state ``s`` was first reached: from which state, by which event. An edge
+    ``forms[s]`` is the canonical form of state ``s``; ``arrivals[s]`` is how it was first reached:
+    from which state, by which event. An edge
     is (source, target, actor, what the followed client saw); edges that stay where they are, are
     kept too. ``idle[s]``: nothing is live or outstanding.
     """
 
+    forms: list[Form] = field(default_factory=list[Form])
     arrivals: list[tuple[int, Event] | None] = field(default_factory=lambda: [None])
     edges: list[tuple[int, int, Actor, Words]] = field(
         default_factory=list[tuple[int, int, Actor, Words]]
@@ -141,7 +145,8 @@ class Search:
     def run(self) -> Exploration:
         """Explore until everything is seen, something is wrong, or a limit is reached."""
         saved = self.kernel.snapshot()
-        self._numbers[self._form(saved, 0)] = 0
+        self.graph.forms.append(self._form(saved, 0))
+        self._numbers[self.graph.forms[0]] = 0
         frontier = [_Node(0, saved, 0, watch.first(self.config))]
         try:
             while frontier:
@@ -164,7 +169,11 @@ class Search:
 
     def _form(self, saved: Snapshot, arrived: int) -> Form:
         return canonical(
-            saved, arrived, ordered=self.bounds.caching, follow=self.options.follow
+            saved,
+            arrived,
+            ordered=self.bounds.caching,
+            steady=self.options.steady,
+            follow=self.options.follow,
         )
 
     def _leave(self, node: _Node) -> list[_Node]:
@@ -192,11 +201,13 @@ class Search:
         saved = kernel.snapshot()
         arrived = node.arrived + isinstance(event, RequestArrived)
         known = len(self._numbers)
-        number = self._numbers.setdefault(self._form(saved, arrived), known)
+        form = self._form(saved, arrived)
+        number = self._numbers.setdefault(form, known)
         words = heard(self.options.follow, event, commands, node.arrived + 1)
         self.graph.edges.append((node.number, number, move.actor, words))
         if number < known:
             return None
+        self.graph.forms.append(form)
         self.graph.arrivals.append((node.number, event))
         self.graph.idle.append(kernel.idle())
         return _Node(number, saved, arrived, seen)

@@ -29,7 +29,7 @@ class ExploreOptions:
         str,
         typer.Option(
             metavar="N,N,...",
-            help="Prompt lengths, repeated over the requests. Default: 1 and 2 in turn if they fit.",
+            help="Prompt lengths, repeated over the requests. Default: 1 and 2 in turn.",
             show_default=False,
             rich_help_panel=_BOUNDS,
         ),

@@ -66,7 +66,7 @@ def _reaching(goals: list[int], back: list[set[int]]) -> list[bool]:
 
 
 def _cycle(forth: list[set[int]], back: list[set[int]]) -> Stuck | None:
-    """Return a state on a cycle, or None: take away ends until nothing, or only cycles, are left."""
+    """Return a state on a cycle, or None: take away ends until only cycles are left."""
     ways = [len(targets) for targets in forth]
     line = deque(state for state, count in enumerate(ways) if not count)
     left = set(range(len(forth)))

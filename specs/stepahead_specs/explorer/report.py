@@ -32,8 +32,10 @@ def report(found: Exploration) -> str:
     """Return the whole result as text; a violation comes with its shortest run and a timeline."""
     lines = [
         summary(found.bounds),
-        f"states {found.states}, steps {found.steps}, edges {found.edges}, depth {found.depth}, "
-        f"{found.seconds:.1f} s",
+        (
+            f"states {found.states}, steps {found.steps}, edges {found.edges}, "
+            f"depth {found.depth}, {found.seconds:.1f} s"
+        ),
     ]
     if found.violation is not None:
         run = found.violation
@@ -46,8 +48,8 @@ def report(found: Exploration) -> str:
         lines.append(f"not complete: stopped at {found.stopped}")
     else:
         lines.append(
-            "complete: all invariants hold on every step, every state drains, and CPU and NPU alone "
-            "bring every run to its end"
+            "complete: all invariants hold on every step, every state drains, and CPU and NPU "
+            "alone bring every run to its end"
         )
     return "\n".join(lines)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -223,7 +223,7 @@ class Search:
         if self.stopped is not None:
             raise _Stop
 
-    def _fail(self, node: _Node, event: Event, sentences: list[str]) -> None:
+    def _fail(self, node: _Node, event: Event, sentences: list[str]) -> NoReturn:
         events = [*self.graph.path(node.number), event]
         self.violation = Violation(
             sentences=sentences, events=events, journal=retrace(self.options, self.config, events)

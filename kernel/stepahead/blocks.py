@@ -145,7 +145,8 @@ class BlockPool:
             raise KernelBug("a block was released more often than it was taken")
         loose = blocks[left == 0][::-1]
         if fence > self.passed:
-            self.fence[loose] = np.maximum(self.fence[loose], fence)
+            # Also of blocks that others hold: whoever lets go last must wait for this row too.
+            self.fence[blocks] = np.maximum(self.fence[blocks], fence)
         waits = self.fence[loose] > self.passed
         if waits.any():
             self.pending.append(loose[waits])

@@ -50,17 +50,19 @@ def make_record() -> Callable[..., RunRecord]:
 
     def make(**given: Any) -> RunRecord:  # noqa: ANN401 # fields of a record, by name
         columns: dict[str, Any] = {}
+        counts: dict[str, int] = {}
         count = max((len(given[name]) for name in PER_REQUEST if name in given), default=0)
         for field in fields(RunRecord):
             kind = str(field.type)
             if field.name in given:
-                value = given[field.name]
-                columns[field.name] = np.array(value) if isinstance(value, list) else value
+                value: object = given[field.name]
+                columns[field.name] = np.array(given[field.name]) if kind == "Ints" else value
             elif kind in {"Ints", "Words"}:
                 size = count if field.name in PER_REQUEST or kind == "Words" else 0
                 columns[field.name] = np.zeros(size, dtype=np.uint64 if kind == "Words" else int)
             else:
-                columns[field.name] = {"int": 0, "str": "", "Waste": Waste()}.get(kind, {})
+                plain: dict[str, object] = {"int": 0, "str": "", "Waste": Waste()}
+                columns[field.name] = plain.get(kind, counts)
         return RunRecord(**columns)
 
     return make

@@ -35,6 +35,7 @@ class Scene:
     Args:
         settings: what was asked for.
         profile: the device.
+        machine: its simulation under the settings.
         trace: the requests with their arrivals.
         workload: the same, as the simulation takes them.
         model: the token model.
@@ -43,6 +44,7 @@ class Scene:
 
     settings: Settings
     profile: Profile
+    machine: Device
     trace: Trace
     workload: Workload
     model: HistoryHash
@@ -61,6 +63,7 @@ def set_up(trace: Trace, settings: Settings, profile: Profile, progress: Progres
     Raises:
         OptionError: the block size cannot share this trace's prompts, or its arrivals cannot be
             scaled.
+        DeviceModelError: the device cannot do what the settings ask for.
     """
     if settings.limit is not None:
         trace = trace.limit(settings.limit)
@@ -125,7 +128,7 @@ def run_loop(  # noqa: PLR0913 # each by keyword
     simulation = Simulation(
         kernel or Kernel(scene.settings.kernel_config(loop)),
         scene.workload,
-        machine(scene.settings, scene.profile),
+        scene.machine,
         scene.model,
         sanitize=sanitize,
         closed_loop=scene.closed_loop,
@@ -175,6 +178,7 @@ def _scene(
     return Scene(
         settings=settings,
         profile=profile,
+        machine=machine(settings, profile),
         trace=trace,
         workload=workload,
         model=model,

@@ -1,0 +1,263 @@
+"""The commands as a user meets them: what they print, write and return."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from stepahead_tools.__main__ import app, main, spread_objectives
+from stepahead_tools.options import CompareOptions, ReplayOptions, unwrapped
+
+SMALL = ("--device", "fast", "--num-blocks", "400")
+
+
+def run(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, [*arguments])
+
+
+def test_compare_prints_a_table_a_verdict_and_the_agreement(tiny_trace: Path) -> None:
+    """The configuration, every metric with its change, and what it means."""
+    done = run("compare", str(tiny_trace), *SMALL)
+    assert done.exit_code == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "trace tiny (stepahead), 24 requests over 0.2 s, ends by eos" in words
+    assert "metric eager overlap change" in words
+    for label in ("output tokens/s", "TTFT, ms mean", "TPOT, ms mean", "host gap, ms mean"):
+        assert label in words
+    assert "on this load: output tokens/s" in words
+    assert (
+        "Every request completed in more than one loop got the same tokens; no KV block leaked."
+        in words
+    )
+
+
+def test_the_log_names_each_loop_that_starts(tiny_trace: Path) -> None:
+    """The overlap loop announces itself as the product does, on standard error."""
+    done = run("compare", str(tiny_trace), *SMALL, "--log-format", "json")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines] == [
+        "Effective configuration",
+        "Eager scheduler has started",
+        "Overlap scheduler has started",
+    ]
+    assert lines[0]["num_blocks"] == 400
+    console = run("replay", str(tiny_trace), *SMALL, "--enable-overlap-scheduling")
+    assert "Overlap scheduler has started" in console.stderr
+    assert "Eager scheduler" not in console.stderr
+
+
+def test_the_result_is_written_as_json(tiny_trace: Path, tmp_path: Path) -> None:
+    """Every request of the trace has one outcome, in both loops alike."""
+    target = tmp_path / "result.json"
+    done = run("compare", str(tiny_trace), *SMALL, "--json", str(target))
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(target.read_text(encoding="utf-8"))
+    assert list(result) == ["schema", "trace", "config", "runs", "delta"]
+    assert result["schema"] == 1
+    assert list(result["runs"]) == ["eager", "overlap"]
+    assert list(result["delta"]) == ["overlap"]
+    for figures in result["runs"].values():
+        counts = figures["requests"]
+        outcomes = [counts[name] for name in ("completed", "cancelled", "refused", "errored")]
+        assert sum(outcomes) == result["trace"]["requests"] == 24
+        assert outcomes[1:] == [2, 1, 0]
+        assert figures["leaked_blocks"] == 0
+    eager, overlap = result["runs"].values()
+    assert eager["hidden_cpu_s"] == 0 < overlap["hidden_cpu_s"]
+
+
+def test_json_on_standard_output_is_alone_there(tiny_trace: Path) -> None:
+    """A pipe gets one document and no table."""
+    done = run("replay", str(tiny_trace), *SMALL, "--json", "-")
+    assert json.loads(done.stdout)["config"]["loops"] == {
+        "eager": {"lookahead": 0, "timing": "early"}
+    }
+
+
+def test_a_journal_replays_to_the_same_digests(tiny_trace: Path, tmp_path: Path) -> None:
+    """Compare writes one journal per loop; replay tells it from a trace by its content."""
+    done = run("compare", str(tiny_trace), *SMALL, "--journal", str(tmp_path / "run.jsonl"))
+    assert done.exit_code == 0, done.stderr
+    for loop in ("eager", "overlap"):
+        replayed = run("replay", str(tmp_path / f"run.{loop}.jsonl"))
+        assert replayed.exit_code == 0, replayed.stderr
+        assert "events replayed: same commands, same digests." in replayed.stdout
+    one = run("replay", str(tiny_trace), *SMALL, "--journal", str(tmp_path / "one.jsonl"))
+    assert one.exit_code == 0
+    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "run.eager.jsonl").read_bytes()
+
+
+def test_a_journal_changed_by_one_token_names_its_first_line(
+    tiny_trace: Path, tmp_path: Path
+) -> None:
+    """The line is named, both sides are shown, and the exit code says that something is wrong."""
+    path = tmp_path / "run.jsonl"
+    run("replay", str(tiny_trace), *SMALL, "--journal", str(path))
+    lines = path.read_text(encoding="utf-8").splitlines()
+    number, line = next(
+        (number, line) for number, line in enumerate(lines, 1) if '"tokens":[[' in line
+    )
+    token = line.partition('"tokens":[[')[2].partition("]")[0].partition(",")[0]
+    lines[number - 1] = line.replace(f"[[{token}", f"[[{int(token) ^ 1}")
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    done = run("replay", str(path))
+    assert done.exit_code == 1
+    assert f"run.jsonl line {number} is the first that differs" in done.stderr
+    assert "recorded: " in done.stderr
+    assert "replayed: " in done.stderr
+
+
+def test_a_journal_carries_its_own_configuration(tiny_trace: Path, tmp_path: Path) -> None:
+    """Options that would change the run are refused."""
+    path = tmp_path / "run.jsonl"
+    run("replay", str(tiny_trace), *SMALL, "--journal", str(path))
+    done = run("replay", str(path), "--loop", "eager", "--block-size", "8")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"stepahead: {path} is a journal, which carries its own configuration; leave out "
+        "--block-size, --loop\n"
+    )
+
+
+def test_invariants_are_checked_when_asked_for(tiny_trace: Path) -> None:
+    """A checked run of single steps gives the same result as an unchecked one with stretches."""
+    arguments = ("replay", str(tiny_trace), *SMALL, "--loop", "overlap", "--json", "-")
+    checked = run(*arguments, "--check", "--limit", "6")
+    assert checked.exit_code == 0, checked.stderr
+    assert checked.stdout == run(*arguments, "--limit", "6").stdout
+
+
+def test_bad_lines_are_skipped_when_asked_for_and_reported(tiny_trace: Path) -> None:
+    """Otherwise the first one ends the command, with file, line, field and what was expected."""
+    lines = tiny_trace.read_text(encoding="utf-8").splitlines()
+    lines[3] = lines[3].replace('"input_length": ', '"input_length": -')
+    tiny_trace.write_text("\n".join(lines), encoding="utf-8")
+    refused = run("replay", str(tiny_trace), *SMALL)
+    assert refused.exit_code == 2
+    assert f"stepahead: {tiny_trace}, line 4, field input_length: expected" in refused.stderr
+    done = run("replay", str(tiny_trace), *SMALL, "--skip-bad-lines")
+    assert done.exit_code == 0
+    assert "1 bad lines; the first: line 4, field input_length" in " ".join(done.stdout.split())
+    assert "bad lines skipped" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("missing.jsonl",), "missing.jsonl: no such file or directory; check the path"),
+        (
+            ("demo", "--device", "abacus"),
+            (
+                "device profile 'abacus' is neither a file nor one of fast, rngd-llama-3.1-8b, "
+                "roofline-rngd, table-sample; give one of these names or the path of a TOML file"
+            ),
+        ),
+        (
+            ("demo", "--limit", "5", "--warmup", "5"),
+            "--warmup 5 leaves none of the 5 requests to measure; give at most 4",
+        ),
+        (
+            ("demo", "--limit", "5", "--speed", "1", "--block-size", "24"),
+            (
+                "--block-size 24 is not usable: trace 'mooncake_conversation_head' has hash ids "
+                "for 512 tokens, which a block size of 24 cannot share; use a divisor or a "
+                "multiple of 512, or switch prefix caching off with --no-enable-prefix-caching"
+            ),
+        ),
+        (
+            ("demo", "--limit", "4", "--rate", "1", "--npu-sampling", "--device", "table-sample"),
+            "device table-sample has no sampler; sample on the host (leave NPU sampling off)",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence(
+    arguments: tuple[str, ...], sentence: str
+) -> None:
+    """The sentence goes to standard error and the exit code is 2."""
+    device = () if "--device" in arguments else ("--device", "fast")
+    done = run("replay", *arguments, *device)
+    assert (done.exit_code, done.stderr) == (2, f"stepahead: {sentence}\n")
+
+
+def test_load_needs_requests_that_can_be_served(tiny_trace: Path) -> None:
+    """Where all are refused there is no capacity to scale by."""
+    done = run("replay", str(tiny_trace), "--device", "fast", "--num-blocks", "1", "--load", "1")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(
+        "stepahead: --load needs requests that can be served, but all were refused; the first "
+        "reason: "
+    )
+
+
+def test_a_deep_queue_under_eager_is_accepted_with_one_warning(tiny_trace: Path) -> None:
+    """The kernel keeps one batch dispatched, whatever the product's option says."""
+    done = run("replay", str(tiny_trace), *SMALL, "--npu-queue-limit", "3")
+    assert done.exit_code == 0
+    sentence = "the kernel keeps one batch dispatched; --npu-queue-limit changes nothing here"
+    assert done.stderr.count(sentence) == 1
+
+
+def test_an_overloaded_run_makes_no_claim_about_ttft(tiny_trace: Path) -> None:
+    """One row per batch cannot keep up with a request every 70 us."""
+    done = run("compare", str(tiny_trace), *SMALL, "--speed", "100", "--max-concurrency", "1")
+    assert done.exit_code == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert (
+        "the waiting line grows to the end (overloaded), so nothing is said about TTFT; "
+        "try --load 0.6" in words
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("compare", CompareOptions), ("replay", ReplayOptions)]
+)
+def test_help_explains_every_option_and_the_units_of_time(command: str, options: type) -> None:
+    """Each field of the options is a parameter with a sentence."""
+    done = CliRunner(env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).invoke(
+        app, [command, "--help"]
+    )
+    words = " ".join(done.stdout.split())
+    for field in fields(options):
+        if field.name != "trace":
+            assert f"--{field.name.replace('_', '-')}" in words
+    assert "Arrival times in a trace are ms" in words
+
+
+def test_objectives_may_follow_one_option() -> None:
+    """``--goodput ttft:1 tpot:2`` is what serving benchmarks take; a trace may follow it."""
+    given = ["compare", "--goodput", "ttft:1", "tpot:2", "demo", "--seed", "1"]
+    expected = ["compare", "--goodput", "ttft:1", "--goodput", "tpot:2", "demo", "--seed", "1"]
+    assert spread_objectives(given) == expected
+
+
+def test_main_takes_objectives_and_exits(
+    tiny_trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Goodput appears in the result with its objectives."""
+    with pytest.raises(SystemExit) as left:
+        main(["replay", str(tiny_trace), *SMALL, "--goodput", "ttft:50", "e2el:1e6", "--json", "-"])
+    assert left.value.code == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["config"]["goodput"] == {
+        "ttft_ms": 50.0,
+        "tpot_ms": None,
+        "e2el_ms": 1000000.0,
+        "single_token": "meets",
+    }
+    assert result["runs"]["eager"]["goodput"] > 0
+
+
+def test_help_texts_are_paragraphs() -> None:
+    """A terminal wraps them, not the source."""
+    assert (
+        unwrapped("""One
+        two.
+
+        Three
+        four.
+        """)
+        == "One two.\n\nThree four."
+    )

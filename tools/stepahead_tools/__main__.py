@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import typer
 
+from stepahead_tools.calibrate_options import CalibrateOptions
 from stepahead_tools.explore_options import ExploreOptions
-from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
+from stepahead_tools.options import CalibrationOptions, CompareOptions, ReplayOptions, add_command
 
 app = typer.Typer(
     add_completion=False,
@@ -52,6 +53,17 @@ def _replay(options: ReplayOptions) -> None:
     replay(options)
 
 
+def _calibration(options: CalibrationOptions) -> None:
+    """Show what a device profile predicts beside what was measured.
+
+    Every measured row of a closed loop beside its simulation, with the relative errors of tokens/s
+    and TPOT; rows that the CPU costs were fitted to are marked, the others were held out.
+    """
+    from stepahead_tools.calibration import show_calibration  # noqa: PLC0415 # imported when it runs
+
+    show_calibration(options)
+
+
 def _explore(options: ExploreOptions) -> None:
     """Explore every interleaving of the real kernel within bounds.
 
@@ -64,9 +76,22 @@ def _explore(options: ExploreOptions) -> None:
     explore_kernel(options)
 
 
+def _calibrate(options: CalibrateOptions) -> None:
+    """Compare a device profile with the measurements that it was fitted to.
+
+    Simulates the closed loop of every measured row, says which rows the fit has seen, and prints
+    the median and the worst error.
+    """
+    from stepahead_tools.calibrate import calibrate_profile  # noqa: PLC0415 # when it runs
+
+    calibrate_profile(options)
+
+
 add_command(app, "compare", CompareOptions, _compare)
 add_command(app, "replay", ReplayOptions, _replay)
+add_command(app, "calibration", CalibrationOptions, _calibration)
 add_command(app, "explore", ExploreOptions, _explore)
+add_command(app, "calibrate", CalibrateOptions, _calibrate)
 
 
 def spread_objectives(arguments: Sequence[str]) -> list[str]:

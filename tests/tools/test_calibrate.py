@@ -1,0 +1,25 @@
+"""`stepahead calibrate`: what a profile is worth, as a user reads it."""
+
+import re
+
+from typer.testing import CliRunner
+
+from stepahead_tools.__main__ import app
+
+
+def test_calibrate_shows_every_row_and_the_errors_within_the_aim() -> None:
+    """All eight rows, which of them the fit saw, and errors: median under 10 %, worst under 20 %."""
+    done = CliRunner().invoke(app, ["calibrate"])
+    assert done.exit_code == 0, done.stdout
+    assert (done.stdout.count("fitted"), done.stdout.count("held out")) == (3, 6)
+    median, worst = re.findall(r"all rows: median error ([\d.]+)%, worst ([\d.]+)%", done.stdout)[0]
+    assert float(median) < 10
+    assert float(worst) < 20
+
+
+def test_an_unknown_profile_is_named_with_those_there_are() -> None:
+    """The way out is in the sentence."""
+    done = CliRunner().invoke(app, ["calibrate", "nothing"])
+    assert done.exit_code == 2
+    assert "nothing" in done.stderr
+    assert "rngd-llama-3.1-8b" in done.stderr

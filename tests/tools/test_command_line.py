@@ -261,3 +261,21 @@ def test_help_texts_are_paragraphs() -> None:
         """)
         == "One two.\n\nThree four."
     )
+
+
+def test_calibration_shows_every_measured_row_and_what_nobody_measured() -> None:
+    """Rows of the fit and rows held out, their errors, and the numbers that are inferences."""
+    done = run("calibration")
+    assert done.exit_code == 0, done.stderr
+    assert (done.stdout.count("  fitted\n"), done.stdout.count("  held out\n")) == (3, 5)
+    for words in ("measured: ", "host time per step: ", "held out: median error ", "inferred, "):
+        assert words in done.stdout
+
+
+def test_calibration_names_what_it_has() -> None:
+    """Only envelopes that ship with the package can be shown."""
+    done = run("calibration", "abacus")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "stepahead: there is no measured envelope 'abacus'; give one of rngd-llama-3.1-8b\n",
+    )

@@ -46,6 +46,7 @@ from stepahead_specs.invariants import Kind, check
 from stepahead_specs.observation import Observation
 from stepahead_specs.observer import Observer, limits
 from stepahead_specs.oracle import Ask, HashModel, Interner
+from stepahead_specs.walkers import Walkers
 
 #: What a freed block reads as, until somebody writes it.
 _POISON: Final = 0xDEADBEEF
@@ -85,6 +86,7 @@ class Bench:
         #: Goals that this run has reached.
         self.goals: set[str] = set()
         self.draining_max = 0
+        self.walkers = Walkers()
         self.journal: list[tuple[Event, tuple[Command, ...]]] = []
         self.building: PrepareBatch | None = None
         self.built: dict[int, Built] = {}
@@ -238,6 +240,8 @@ class Bench:
         if self.checked:
             self.seen.accounted(account(self.kernel))
             check(self.seen)
+            if apart := self.walkers.follow(self.seen):
+                raise BenchError("; ".join(apart))
             self.goals.update(reached(self.seen))
             self.draining_max = max(self.draining_max, self.seen.draining())
         return commands

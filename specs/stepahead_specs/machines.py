@@ -123,6 +123,16 @@ class KernelMachine(RuleBasedStateMachine):
 
     # -- clients ------------------------------------------------------------------------------
 
+    @precondition(lambda self: self._draining())
+    @rule(data=st.data())
+    def arrive_again(self, data: st.DataObject) -> None:
+        """The id of a request that has ended comes again while its last rows drain."""
+        seen = self._bench().seen
+        ids = sorted({r.request_id for r in seen.requests.values() if seen.drains(r.handle)})
+        ask = data.draw(asks(self.shape), label="ask")
+        named = replace(ask, request_id=data.draw(st.sampled_from(ids), label="id"))
+        self._do(partial(Bench.arrive, ask=named))
+
     @rule(data=st.data(), count=st.integers(1, 4))
     def arrive(self, data: st.DataObject, count: int) -> None:
         """Clients ask before the host is ready again; now and then an id has been used before."""
@@ -145,7 +155,7 @@ class KernelMachine(RuleBasedStateMachine):
             handle = data.draw(st.sampled_from((None, chosen.handle)), label="handle")
             self._do(lambda bench: bench.cancel(chosen.request_id, handle))
 
-    @precondition(lambda self: self._rarely(6))
+    @precondition(lambda self: self._rarely(6) or self._draining())
     @rule(data=st.data())
     def cancel_ended(self, data: st.DataObject) -> None:
         """A client leaves twice, or after its end, perhaps while its rows drain."""
@@ -209,12 +219,11 @@ class KernelMachine(RuleBasedStateMachine):
         else:
             self._do(lambda bench: bench.woke(ident))
 
-    @precondition(lambda self: self._rarely(10))
-    @rule(whole=st.sampled_from((False, False, False, True)))
+    @precondition(lambda self: self._rarely(7) and self._bench().on_device is not None)
+    @rule(whole=st.sampled_from((False, False, True)))
     def fail(self, whole: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
         """The device fails its batch, or altogether."""
-        if self._bench().on_device is not None:
-            self._do(lambda bench: bench.device_failed(whole=whole))
+        self._do(lambda bench: bench.device_failed(whole=whole))
 
     @precondition(lambda self: self._rarely(6))
     @rule()
@@ -251,6 +260,9 @@ class KernelMachine(RuleBasedStateMachine):
     def _rarely(self, one_in: int) -> bool:
         """Hold a rule back but for one in so many steps, without a choice of its own."""
         return self.bench is not None and self.bench.seen.step % one_in == 0
+
+    def _draining(self) -> bool:
+        return self.bench is not None and self.bench.seen.draining() > 0
 
     def _do(self, move: Callable[[Bench], object]) -> None:
         bench = self._bench()

@@ -85,6 +85,10 @@ class Observation:
             if row.handle == handle
         ]
 
+    def drains(self, handle: int) -> bool:
+        """Tell whether a request has ended and still has rows outstanding."""
+        return not self.requests[handle].live and bool(self.rows_of(handle))
+
     def draining(self) -> int:
         """Count the requests that have ended and still have rows outstanding."""
         handles = {row.handle for batch in self.outstanding() for row in batch.rows}
@@ -151,7 +155,9 @@ class Observation:
 
     def prepared(self, ident: int) -> None:
         """Note that the host built the batch."""
-        self.batches[ident].state = PREPARED
+        batch = self.batches[ident]
+        batch.state = PREPARED
+        self.now.built.append(batch)
 
     def dispatched(
         self,

@@ -51,8 +51,9 @@ class Row:
     samples: bool
     table: tuple[int | None, ...] = ()
     fresh: tuple[tuple[int, int], ...] = ()
-    #: Where the request's row before this one ended.
+    #: Where the request's row before this one ended, and where the first one of its epoch began.
     after: int = 0
+    starts: int = 0
 
     @property
     def end(self) -> int:
@@ -210,6 +211,7 @@ class Facts:
     cancelled: list[int] = field(default_factory=list[int])
     failed: list[int] = field(default_factory=list[int])
     selected: list[Batch] = field(default_factory=list[Batch])
+    built: list[Batch] = field(default_factory=list[Batch])
     dispatched: list[Batch] = field(default_factory=list[Batch])
     executed: list[Batch] = field(default_factory=list[Batch])
     withdrawn: list[Batch] = field(default_factory=list[Batch])

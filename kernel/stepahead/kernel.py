@@ -78,10 +78,13 @@ class Kernel:
         before = state.now
         state.now = event.at
         try:
-            return tuple(_answer(state, event))
+            answer = _answer(state, event)
         except HostContractError:
             state.now = before
             raise
+        # Last and after every event: whatever it was that left nothing outstanding ends the wait.
+        answer.extend(report_pause(state))
+        return tuple(answer)
 
     # -- questions ----------------------------------------------------------------------------
 
@@ -166,7 +169,7 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
         case BatchRefused():
             undo(state, _building(state, event.batch_id), BatchTrigger.REFUSE)
             state.counters.refused_batches += 1
-            return report_pause(state)
+            return []
         case BatchFailed():
             return _failed(state, event)
         case Woke():
@@ -174,7 +177,7 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
         case PauseRequested():
             state.paused = state.pause_due = True
             state.steady = None
-            return report_pause(state)
+            return []
         case ResumeRequested():
             state.paused = state.pause_due = False
             return []
@@ -312,4 +315,4 @@ def _failed(state: State, event: BatchFailed) -> list[Command]:
         doomed = [*state.stays(state.order), *state.waiting]
     finished = [state.end(stay, FinishReason.ERROR) for stay in doomed]
     state.pass_fences()
-    return [*dispatch_next(state), *finished, *report_pause(state)]
+    return [*dispatch_next(state), *finished]

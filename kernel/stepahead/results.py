@@ -155,7 +155,6 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
             EmitTokens(batch_id=batch.batch_id, handles=handles, offsets=first, tokens=steps)
         )
     commands.extend(finished)
-    commands.extend(report_pause(state))
     return commands
 
 

@@ -8,7 +8,7 @@ from stepahead_tools.__main__ import app
 
 
 def test_calibrate_shows_every_row_and_the_errors_within_the_aim() -> None:
-    """All eight rows, which of them the fit saw, and errors: median under 10 %, worst under 20 %."""
+    """All eight rows, which of them the fit saw; median error under 10 %, worst under 20 %."""
     done = CliRunner().invoke(app, ["calibrate"])
     assert done.exit_code == 0, done.stdout
     assert (done.stdout.count("fitted"), done.stdout.count("held out")) == (3, 6)

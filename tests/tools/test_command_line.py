@@ -263,19 +263,15 @@ def test_help_texts_are_paragraphs() -> None:
     )
 
 
-def test_calibration_shows_every_measured_row_and_what_nobody_measured() -> None:
-    """Rows of the fit and rows held out, their errors, and the numbers that are inferences."""
-    done = run("calibration")
-    assert done.exit_code == 0, done.stderr
-    assert (done.stdout.count("  fitted\n"), done.stdout.count("  held out\n")) == (3, 5)
-    for words in ("measured: ", "host time per step: ", "held out: median error ", "inferred, "):
-        assert words in done.stdout
-
-
-def test_calibration_names_what_it_has() -> None:
-    """Only envelopes that ship with the package can be shown."""
-    done = run("calibration", "abacus")
-    assert (done.exit_code, done.stderr) == (
-        2,
-        "stepahead: there is no measured envelope 'abacus'; give one of rngd-llama-3.1-8b\n",
+@pytest.mark.parametrize("flag", ["--json", "--journal"])
+def test_a_target_that_cannot_be_written_is_refused_at_once(
+    tiny_trace: Path, tmp_path: Path, flag: str
+) -> None:
+    """Not after a long run."""
+    target = tmp_path / "missing" / "file.json"
+    done = run("replay", str(tiny_trace), *SMALL, flag, str(target))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"stepahead: {flag} {target} cannot be written: there is no folder {target.parent}, or it "
+        "is a folder itself; give a file in a folder that exists\n"
     )

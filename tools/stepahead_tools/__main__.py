@@ -14,7 +14,7 @@ import typer
 
 from stepahead_tools.calibrate_options import CalibrateOptions
 from stepahead_tools.explore_options import ExploreOptions
-from stepahead_tools.options import CalibrationOptions, CompareOptions, ReplayOptions, add_command
+from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
 
 app = typer.Typer(
     add_completion=False,
@@ -53,17 +53,6 @@ def _replay(options: ReplayOptions) -> None:
     replay(options)
 
 
-def _calibration(options: CalibrationOptions) -> None:
-    """Show what a device profile predicts beside what was measured.
-
-    Every measured row of a closed loop beside its simulation, with the relative errors of tokens/s
-    and TPOT; rows that the CPU costs were fitted to are marked, the others were held out.
-    """
-    from stepahead_tools.calibration import show_calibration  # noqa: PLC0415 # imported when it runs
-
-    show_calibration(options)
-
-
 def _explore(options: ExploreOptions) -> None:
     """Explore every interleaving of the real kernel within bounds.
 
@@ -89,7 +78,6 @@ def _calibrate(options: CalibrateOptions) -> None:
 
 add_command(app, "compare", CompareOptions, _compare)
 add_command(app, "replay", ReplayOptions, _replay)
-add_command(app, "calibration", CalibrationOptions, _calibration)
 add_command(app, "explore", ExploreOptions, _explore)
 add_command(app, "calibrate", CalibrateOptions, _calibrate)
 

@@ -304,22 +304,6 @@ class CompareOptions(RunOptions):
     ] = "eager,overlap"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationOptions:
-    """What `calibration` takes."""
-
-    measured: Annotated[
-        str, typer.Argument(help="A measured envelope that ships with the package.")
-    ] = "rngd-llama-3.1-8b"
-    fit: Annotated[
-        bool,
-        typer.Option(
-            "--fit",
-            help="Fit the CPU costs again, to the rows marked for it, and show what comes out.",
-        ),
-    ] = False
-
-
 OptionsT = TypeVar("OptionsT")
 
 

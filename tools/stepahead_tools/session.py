@@ -15,6 +15,7 @@ from stepahead import Kernel
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
 from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_tools.errors import OptionError
 from stepahead_tools.logs import start_log
 from stepahead_tools.metrics import RunMetrics, measure
 from stepahead_tools.options import LogFormatChoice, RunOptions
@@ -54,6 +55,7 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     Raises:
         OptionError, TraceError, DeviceModelError, OSError: what was asked for cannot run.
     """
+    _check_targets(options)
     log = start_log(options.log_format.value)
     profile = load_profile(options.device)
     settings = resolve(options, profile)
@@ -108,6 +110,16 @@ def figures(session: Session, record: RunRecord) -> RunMetrics:
         objectives=settings.objectives,
         closed_loop=session.scene.closed_loop is not None,
     )
+
+
+def _check_targets(options: RunOptions) -> None:
+    """Refuse, before anything has run, to write where nothing can be written."""
+    for flag, target in (("--json", options.json), ("--journal", options.journal)):
+        if target is not None and (target.is_dir() or not target.parent.is_dir()):
+            raise OptionError(
+                f"{flag} {target} cannot be written: there is no folder {target.parent}, or it is "
+                "a folder itself; give a file in a folder that exists"
+            )
 
 
 def write_result(session: Session, metrics: Mapping[str, RunMetrics]) -> None:

@@ -19,6 +19,7 @@ from stepahead_tools.settings import Loop
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
 _SMALL_CHANGE = 0.0005
+_HUGE_CHANGE = 10
 
 #: A figure of a run, or None where there is nothing to show.
 Figure = Callable[[RunMetrics], float | None]
@@ -95,6 +96,9 @@ def show_metrics(console: Console, metrics: Mapping[str, RunMetrics]) -> None:
         if place:
             table.add_column("change", justify="right", no_wrap=True)
     runs = list(metrics.values())
+    if any(run.overloaded for run in runs):
+        words = ["yes" if run.overloaded else "no" for run in runs]
+        table.add_row("overloaded", words[0], *(cell for word in words[1:] for cell in (word, "")))
     for section in _sections():
         for line in section:
             figures = [line.figure(run) for run in runs]
@@ -118,7 +122,7 @@ def _change(before: float | None, after: float | None, better: int) -> Text:
     if abs(change) < _SMALL_CHANGE:
         return Text("=", style="dim")
     style = "" if not better else "green" if change * better > 0 else "red"
-    return Text(f"{change:+.1%}", style=style)
+    return Text(f"{change:+.1%}" if change < _HUGE_CHANGE else f"x {1 + change:,.0f}", style=style)
 
 
 def _sections() -> Iterator[list[Line]]:

@@ -52,6 +52,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
     )
     if len(keys):
         state.pool.learn_keys(int(keys.max()))
+        state.pages.learn_keys(int(keys.max()))
     state.live[handle] = stay
     state.stop_sets += bool(stay.stops)
     state.newest[event.request_id] = handle

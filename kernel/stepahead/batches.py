@@ -18,7 +18,8 @@ class Batch:
 
     ``ends`` is the first position after each row. ``live`` is replaced, not written, when a
     request ends; ``dead`` remembers why. ``grant`` are the blocks popped for the batch, of the rows
-    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it. Times are
+    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it; ``loads``
+    are the layer-wise transfers that it runs on. Times are
     those of the events that selected, prepared and dispatched it, ns. ``volume`` is (rows, tokens,
     KV tokens) of the row set when it was new; ``fresh``: it is new with this batch.
     """
@@ -38,6 +39,7 @@ class Batch:
     selected_at: int
     volume: tuple[int, int, int]
     fresh: bool
+    loads: tuple[int, ...] = ()
     prepared_at: int = 0
     dispatched_at: int = 0
     state: BatchState = BatchState.QUEUED

@@ -55,13 +55,18 @@ class PoolCopy(NamedTuple):
 
 
 class BlockPool:
-    """Reference counts, keys, fences and the one queue; all arrays have shape ``(num_blocks,)``."""
+    """Reference counts, keys, fences and the one queue; all arrays have shape ``(num_blocks,)``.
+
+    ``uses`` counts how often a block was hit since it got its key. Host pages are a pool of their
+    own: what a transfer reads or writes has its reference.
+    """
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.references: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.key: Ints = np.full(num_blocks, NO_KEY, dtype=np.int64)
         self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
+        self.uses: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.block_of: Ints = np.full(16, -1, dtype=np.int64)
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
@@ -228,15 +233,16 @@ class BlockPool:
         self.key[before[before >= 0]] = NO_KEY
         self.block_of[keys] = blocks
         self.key[blocks] = np.where(self.block_of[keys] == blocks, keys, NO_KEY)
+        self.uses[blocks] = 0
 
-    def forget_all(self) -> bool:
-        """Drop every key, unless a keyed block is held or pending; return whether it was done."""
-        keyed = np.flatnonzero(self.key >= 0)
-        if (self._position[keyed] == _HOLE).any():
-            return False
-        self.block_of[self.key[keyed]] = -1
-        self.key[keyed] = NO_KEY
-        return True
+    def quiet(self) -> bool:
+        """Tell whether no block with a key is held or pending."""
+        return not (self._position[self.key >= 0] == _HOLE).any()
+
+    def forget_all(self) -> None:
+        """Drop every key."""
+        self.block_of[:] = -1
+        self.key[:] = NO_KEY
 
     # -- the queue ----------------------------------------------------------------------------
 
@@ -297,4 +303,4 @@ class BlockPool:
         self.pending = list(saved.pending)
 
     def _arrays(self) -> tuple[Ints, ...]:
-        return self.references, self.key, self.fence, self._queue, self._position
+        return self.references, self.key, self.fence, self.uses, self._queue, self._position

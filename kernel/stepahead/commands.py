@@ -141,6 +141,42 @@ class FinishRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBlocks:
+    """Copy cached content into KV blocks. Answer with `TransferDone` or `TransferFailed`.
+
+    Args:
+        transfer_id: 1, 2, 3, ..., shared with `StoreBlocks`.
+        blocks: KV blocks to write, shallowest first; shape ``(blocks,)``.
+        pages: host pages to read, one per block; empty when the source is the remote store.
+        keys: content identity of each block.
+        handle: the request that it is for.
+        layerwise: a batch of this request may be dispatched before this is complete: the device
+            starts layer i when layer i is there, and the transfer is reported before that batch is.
+    """
+
+    transfer_id: int
+    blocks: Ints
+    pages: Ints
+    keys: Ints
+    handle: int
+    layerwise: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreBlocks:
+    """Copy KV blocks to host pages. Answer with `TransferDone` or `TransferFailed`.
+
+    ``blocks``, ``pages`` and ``keys`` have shape ``(blocks,)``. The blocks keep their content until
+    the answer, the pages are nobody else's.
+    """
+
+    transfer_id: int
+    blocks: Ints
+    pages: Ints
+    keys: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WakeAt:
     """Answer with `Woke(wake_id)` at time ``at`` (ns). A newer `WakeAt` replaces the older one."""
 
@@ -150,12 +186,12 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPaused:
-    """No batch is outstanding; nothing is selected until `ResumeRequested`."""
+    """No batch and no transfer is outstanding; nothing is selected until `ResumeRequested`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCacheReset:
-    """The prefix cache is empty (``done``), or blocks were in use and nothing was forgotten."""
+    """The content is forgotten (``done``), or something was in use and nothing was forgotten."""
 
     done: bool
 
@@ -168,6 +204,8 @@ Command: TypeAlias = (
     | DispatchBatch
     | EmitTokens
     | FinishRequest
+    | LoadBlocks
+    | StoreBlocks
     | WakeAt
     | ReportPaused
     | ReportCacheReset

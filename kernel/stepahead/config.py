@@ -51,6 +51,12 @@ class KernelConfig:
         prune: rows whose request has ended are dropped before the dispatch, where the device
             takes a changed batch; otherwise they are masked.
         prefix_caching: reuse the KV blocks of equal prompt prefixes.
+        host_pages: KV blocks that fit into the host cache; 0 for none.
+        write_through_threshold: prefix hits after which a block is copied to the host; None: never.
+        write_back: a block that is about to be reused is copied to the host first.
+        layerwise_reload: a request runs while its blocks come from the host, layer by layer.
+        load_deadline_ns: a load that takes longer counts as failed; 0 for no deadline.
+        remote: blocks that are neither here nor on the host may come from a remote store.
         eos_token_id: the token that ends a request, or None.
         max_waiting: waiting requests at most; a further arrival is refused.
 
@@ -72,6 +78,12 @@ class KernelConfig:
     late_joiners: bool = False
     prune: bool = False
     prefix_caching: bool = True
+    host_pages: int = 0
+    write_through_threshold: int | None = 2
+    write_back: bool = False
+    layerwise_reload: bool = False
+    load_deadline_ns: int = 0
+    remote: bool = False
     eos_token_id: int | None = None
     max_waiting: int = 1 << 20
 
@@ -86,6 +98,26 @@ class KernelConfig:
             raise ConfigError(
                 option="eos_token_id", value=self.eos_token_id, expected="None or an integer >= 0"
             )
+        self._check_tiers()
+
+    def _check_tiers(self) -> None:
+        threshold = self.write_through_threshold
+        if threshold is not None and threshold < 1:
+            raise ConfigError(
+                option="write_through_threshold",
+                value=threshold,
+                expected="None or an integer >= 1",
+            )
+        for name, needs, there in (
+            ("host_pages", "0 without prefix_caching", self.prefix_caching),
+            ("remote", "False without prefix_caching", self.prefix_caching),
+            ("write_back", "False without host_pages", self.host_pages > 0),
+            ("layerwise_reload", "False without host_pages", self.host_pages > 0),
+            ("remote", "False with lookahead above 0", not self.lookahead),
+        ):
+            value: object = getattr(self, name)
+            if value and not there:
+                raise ConfigError(option=name, value=value, expected=needs)
 
 
 _RANGES = (
@@ -97,5 +129,7 @@ _RANGES = (
     ("max_model_len", 2, 1 << 30),
     ("lookahead", 0, 8),
     ("late_share_ppm", 1, 500_000),
+    ("host_pages", 0, 1 << 30),
+    ("load_deadline_ns", 0, 1 << 62),
     ("max_waiting", 1, 1 << 30),
 )

@@ -23,6 +23,14 @@ class CancelReason(Enum):
     DEADLINE = "deadline"
 
 
+class CacheTarget(Enum):
+    """Which cached content a reset forgets: on the NPU, on the host, or both."""
+
+    NPU = "npu"
+    HOST = "host"
+    ALL = "all"
+
+
 class FailureScope(Enum):
     """What a `BatchFailed` takes with it: the one batch, or the device."""
 
@@ -125,6 +133,29 @@ class BatchFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferDone:
+    """A `LoadBlocks` or `StoreBlocks` is complete; its blocks and pages are let go.
+
+    ``blocks`` is how many blocks a load filled, shallowest first; only a load from the remote store
+    may fill fewer than it was asked for (-1: all). A transfer that is not open any more, or a load
+    whose deadline has passed, makes this a counted no-op for content. Answered by `DispatchBatch`
+    where a batch waited for it.
+    """
+
+    transfer_id: int
+    at: int
+    blocks: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferFailed:
+    """A transfer came to nothing. What it was to copy counts as not copied."""
+
+    transfer_id: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Woke:
     """The time of a `WakeAt` came. A stale or early wake is a no-op."""
 
@@ -148,9 +179,13 @@ class ResumeRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheResetRequested:
-    """Forget all cached content. Answered by `ReportCacheReset`, not done while in use."""
+    """Forget cached content. Answered by `ReportCacheReset`, not done while in use.
+
+    A remote store is not this kernel's to reset.
+    """
 
     at: int
+    target: CacheTarget = CacheTarget.ALL
 
 
 Event: TypeAlias = (
@@ -161,6 +196,8 @@ Event: TypeAlias = (
     | BatchRefused
     | BatchExecuted
     | BatchFailed
+    | TransferDone
+    | TransferFailed
     | Woke
     | PauseRequested
     | ResumeRequested

@@ -23,6 +23,7 @@ from stepahead.events import (
     BatchPrepared,
     BatchRefused,
     CacheResetRequested,
+    CacheTarget,
     Event,
     FailureScope,
     HostReady,
@@ -30,13 +31,17 @@ from stepahead.events import (
     RequestArrived,
     RequestCancelled,
     ResumeRequested,
+    TransferDone,
+    TransferFailed,
     Woke,
 )
+from stepahead.host_cache import complete, expire, fail, next_deadline
 from stepahead.planning import may_select, select, undo
 from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
 from stepahead.state import Counters, Snapshot, State
 from stepahead.stretches import Repeat, horizon, leap, repeat
 from stepahead.tables import BatchState, BatchTrigger
+from stepahead.transfers import Transfer
 from stepahead.views import (
     Audit,
     BatchView,
@@ -82,6 +87,9 @@ class Kernel:
         except HostContractError:
             state.now = before
             raise
+        if state.outbox:
+            answer.extend(state.outbox)
+            state.outbox.clear()
         # Last and after every event: whatever it was that left nothing outstanding ends the wait.
         answer.extend(report_pause(state))
         return tuple(answer)
@@ -135,6 +143,16 @@ class Kernel:
         return self._state.pool
 
     @property
+    def pages(self) -> BlockPool:
+        """The host pages, to read."""
+        return self._state.pages
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """The transfers that are not reported yet, oldest first."""
+        return tuple(self._state.ledger.open.values())
+
+    @property
     def now(self) -> int:
         """Time of the last event, ns."""
         return self._state.now
@@ -150,11 +168,12 @@ class Kernel:
         return len(self._state.order)
 
     def idle(self) -> bool:
-        """Tell whether no request is live and no batch outstanding."""
-        return not self._state.live and not self._state.outstanding
+        """Tell whether no request is live, and no batch or transfer outstanding."""
+        state = self._state
+        return not state.live and not state.outstanding and not state.ledger.open
 
 
-def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911 - one case per event
+def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 - one case per event
     match event:
         case HostReady():
             return _host_ready(state)
@@ -172,6 +191,12 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
             return []
         case BatchFailed():
             return _failed(state, event)
+        case TransferDone():
+            complete(state, event)
+            return dispatch_next(state)
+        case TransferFailed():
+            fail(state, event)
+            return dispatch_next(state)
         case Woke():
             return _woke(state, event)
         case PauseRequested():
@@ -182,10 +207,24 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
             state.paused = state.pause_due = False
             return []
         case CacheResetRequested():
-            idle = not len(state.order) and not state.outstanding
-            return [ReportCacheReset(done=idle and state.pool.forget_all())]
+            return [ReportCacheReset(done=_reset(state, event.target))]
         case _:
             assert_never(event)
+
+
+def _reset(state: State, target: CacheTarget) -> bool:
+    """Forget the content of the tiers that are meant, all or none of it."""
+    if len(state.order) or state.outstanding or state.ledger.open:
+        return False
+    tiers: list[BlockPool] = []
+    if target is not CacheTarget.HOST:
+        tiers.append(state.pool)
+    if target is not CacheTarget.NPU:
+        tiers.append(state.pages)
+    quiet = all(tier.quiet() for tier in tiers)
+    for tier in tiers if quiet else ():
+        tier.forget_all()
+    return quiet
 
 
 def _prepared(state: State, event: BatchPrepared) -> list[Command]:
@@ -206,9 +245,13 @@ def _host_ready(state: State) -> list[Command]:
     for batch in state.filled:
         batch.move(BatchTrigger.RETIRE)
     state.filled = []
-    if may_select(state):
-        return _select_or_wait(state)
-    return _let_join(state)
+    expire(state)
+    commands = _select_or_wait(state) if may_select(state) else _let_join(state)
+    due = next_deadline(state)
+    if due is not None and not commands and state.wake is None:
+        state.wake = (state.next_batch, due)
+        commands.append(WakeAt(wake_id=state.next_batch, at=due))
+    return commands
 
 
 def _select_or_wait(state: State) -> list[Command]:
@@ -251,6 +294,7 @@ def _woke(state: State, event: Woke) -> list[Command]:
     if state.wake is None or state.wake[0] != event.wake_id or event.at < state.wake[1]:
         return []
     state.wake = None
+    expire(state)
     command = select(state) if may_select(state) else None
     return [] if command is None else [command]
 
@@ -267,6 +311,12 @@ def _building(state: State, batch_id: int) -> Batch:
 def _executed(state: State, event: BatchExecuted) -> list[Command]:
     batch = in_flight(state, event.batch_id)
     check_tokens(batch, event.tokens)
+    for load in batch.loads:
+        if state.ledger.waited_for(load):
+            raise HostContractError(
+                f"batch {batch.batch_id} came back before transfer {load} that it ran on; report "
+                "TransferDone or TransferFailed first"
+            )
     turns = len(event.tokens) - 1
     if turns:
         allowed = horizon(state, turns)

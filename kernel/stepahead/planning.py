@@ -20,6 +20,7 @@ from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.config import BatchPreference
+from stepahead.host_cache import begin, find, must_wait, take
 from stepahead.requests import Intent, Stay
 from stepahead.state import FILLED, QUEUED, State, Steady
 from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
@@ -57,7 +58,7 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
         return None
     steady.turns -= 1
     slots = columns.blocks[seats[grown]] if len(grown) else EMPTY
-    grant = state.pool.take(len(grown))
+    grant = take(state, len(grown))
     ends = scheduled + 1
     columns.scheduled[seats] = ends
     if len(grown):
@@ -187,7 +188,8 @@ def _make_room(state: State, lacking: int, need: int) -> bool:
     """See that ``need`` blocks become free for ``lacking`` and its elders; tell if it found some.
 
     Victims are younger than ``lacking``, youngest first, and only as many as it takes: what is
-    pending behind a fence, and what requests that leave anyway will free, counts as coming. A
+    pending behind a fence or in transfer, and what requests that leave anyway will free, counts as
+    coming. A
     victim with outstanding rows is marked and waited for; one without is preempted at once.
     """
     columns, order = state.columns, state.order
@@ -195,6 +197,7 @@ def _make_room(state: State, lacking: int, need: int) -> bool:
     leaving = marked | (columns.scheduled[order] >= columns.final[order] - 1)
     missing = need - state.pool.available - state.pool.pending_count
     missing -= sum(_own_blocks(state, int(seat)) for seat in order[leaving])
+    missing -= _in_transfer(state)
     younger = ~leaving & (columns.rank[order] > columns.rank[lacking])
     found = False
     for victim in state.stays(order[younger][::-1]):
@@ -212,6 +215,14 @@ def _make_room(state: State, lacking: int, need: int) -> bool:
 def _own_blocks(state: State, seat: int) -> int:
     """Count the blocks that only this seat holds: what its release would free."""
     return int((state.pool.references[state.columns.held(seat)] == 1).sum())
+
+
+def _in_transfer(state: State) -> int:
+    """Count the blocks that nobody but the ledger holds."""
+    if not state.ledger.open:
+        return 0
+    pins = state.ledger.pins(state.pool.num_blocks)
+    return int(((pins > 0) & (pins == state.pool.references)).sum())
 
 
 def _admit(
@@ -239,15 +250,22 @@ def _admit(
         and running + len(hits) < config.max_concurrency
         and columns.free_seats
     ):
-        cached = pool.match(stay.keys[: (stay.known - 1) // config.block_size])
-        fresh = -(-stay.known // config.block_size) - len(cached)
-        if spare - pool.idle_among(cached) < fresh:
+        keys = stay.keys[: (stay.known - 1) // config.block_size]
+        cached = pool.match(keys)
+        reload = find(state, stay, keys[len(cached) :]) if state.tiers else None
+        if state.tiers and must_wait(state, stay, reload):
             break
-        spare -= pool.idle_among(cached) + fresh
+        idle, fresh = pool.idle_among(cached), -(-stay.known // config.block_size) - len(cached)
+        if spare - idle < fresh:
+            break
+        loading = EMPTY if reload is None else begin(state, stay, cached, reload)
+        if loading is None:
+            break
+        spare -= idle + fresh
         state.waiting.remove(stay)
         seat = state.seat(stay)
         hits[seat] = pool.hit(cached)
-        _load_prefix(state, stay, cached)
+        _load_prefix(state, stay, np.concatenate((cached, loading)))
         counts.append(
             min(stay.known - int(columns.scheduled[seat]), config.max_tokens_per_row, left)
         )
@@ -282,7 +300,7 @@ def _reserve(
     positions = columns.scheduled[seats]
     ends = positions + counts
     needs = _blocks_needed(state, seats, counts)
-    grant = state.pool.take(int(needs.sum()))
+    grant = take(state, int(needs.sum()))
     rows = np.repeat(np.arange(len(seats)), needs)
     slots = columns.blocks[seats][rows] + np.arange(len(rows)) - (np.cumsum(needs) - needs)[rows]
     columns.table[seats[rows], slots] = grant.blocks
@@ -308,11 +326,16 @@ def _reserve(
         selected_at=state.now,
         volume=(len(seats), int(counts.sum()), int(ends.sum())),
         fresh=True,
+        loads=_loads_of(state, seats) if state.ledger.loading else (),
     )
     state.next_batch += 1
     state.outstanding.append(batch)
     row_of = {int(seat): row for row, seat in enumerate(seats)} if hits else {}
-    prefixes = [(row_of[seat], hit.blocks) for seat, hit in hits.items() if len(hit.blocks)]
+    prefixes = [
+        (row_of[seat], columns.table[seat, : columns.settled[seat] // state.config.block_size])
+        for seat in hits
+        if columns.settled[seat]
+    ]
     history = _history(state, batch)
     return batch, PrepareBatch(
         batch_id=batch.batch_id,
@@ -329,6 +352,13 @@ def _reserve(
         history_positions=history[1],
         history_tokens=history[2],
     )
+
+
+def _loads_of(state: State, seats: Ints) -> tuple[int, ...]:
+    """Return the loads that requests in ``seats`` run on."""
+    loading = state.ledger.loading
+    handles: list[int] = state.columns.handle[seats].tolist()
+    return tuple(loading[handle] for handle in handles if handle in loading)
 
 
 def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
@@ -355,7 +385,8 @@ def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:
     """Take back the newest selection: a refused or abandoned batch leaves no trace.
 
     Rows whose request has ended meanwhile have nothing left to take back. A request that the batch
-    seated returns to the waiting line; the others stand where their last settled row left them.
+    seated returns to the waiting line, and a load that was begun for it goes on; the others stand
+    where their last settled row left them.
     """
     columns, pool = state.columns, state.pool
     batch.move(trigger)
@@ -371,6 +402,8 @@ def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:
         stay = state.seated[seat]
         if stay is None or stay.handle not in batch.handles[live]:
             continue
+        # Behind the hit prefix stand blocks that a layer-wise load fills; it holds them as well.
+        pool.release(columns.table[seat, len(receipt.blocks) : columns.blocks[seat]].copy(), 0)
         pool.undo_hit(receipt)
         columns.blocks[seat] = 0
         state.move(np.array([seat]), RequestTrigger.WITHDRAW)

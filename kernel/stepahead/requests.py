@@ -26,7 +26,7 @@ class Stay:
 
     While the request has a seat, its columns hold what changes; while it waits, this record does:
     ``epoch``, ``sampled`` (tokens sampled before a preemption) and ``settled_before`` (KV positions
-    that the preemption gave up).
+    that the preemption gave up). ``load_epoch`` is the epoch in which it loaded from another tier.
     """
 
     request_id: str
@@ -43,6 +43,7 @@ class Stay:
     epoch: int = 0
     sampled: Ints = field(default_factory=lambda: EMPTY)
     settled_before: int = 0
+    load_epoch: int = -1
 
     @property
     def known(self) -> int:

@@ -20,6 +20,7 @@ from stepahead.commands import (
     ReportPaused,
 )
 from stepahead.errors import HostContractError, KernelBug
+from stepahead.host_cache import promote
 from stepahead.requests import Intent
 from stepahead.state import FILLED, State
 from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
@@ -30,11 +31,14 @@ def dispatch_next(state: State) -> list[Command]:
 
     That is the whole guard: batches are outstanding oldest first, so no batch is DISPATCHED and
     every older one is back; and since all older ones are back, the last token of every live row is
-    known. `audit` checks both from outside.
+    known. `audit` checks both from outside. A batch whose new blocks are still being written back
+    to the host waits for that.
     """
     commands: list[Command] = []
     while state.outstanding and state.outstanding[0].state is BatchState.PREPARED:
         batch = state.outstanding[0]
+        if state.ledger.open and state.ledger.guards(batch.grant.blocks):
+            return commands
         if not (state.config.prune and batch.dead):
             return [*commands, _dispatch(state, batch, pruned=False)]
         if batch.live.any():
@@ -144,6 +148,8 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
     state.move(seats, RequestTrigger.FILL)
     if not batch.decode:
         _commit(state, batch)
+    if batch.hits:
+        promote(state, batch)
     handles = columns.handle[sampled]
     finished = _finish(state, sampled, known, tokens)
     _move_on(state, batch, seats)
@@ -222,8 +228,8 @@ def _move_on(state: State, batch: Batch, seats: Ints) -> None:
 
 
 def report_pause(state: State) -> list[Command]:
-    """Report a pause once nothing is outstanding."""
-    if state.pause_due and not state.outstanding:
+    """Report a pause once no batch and no transfer is outstanding."""
+    if state.pause_due and not state.outstanding and not state.ledger.open:
         state.pause_due = False
         return [ReportPaused()]
     return []

@@ -16,11 +16,12 @@ from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import BlockPool, PoolCopy
 from stepahead.columns import Columns, ColumnsCopy
-from stepahead.commands import FinishReason, FinishRequest
+from stepahead.commands import Command, FinishReason, FinishRequest
 from stepahead.config import KernelConfig, SelectionTiming
 from stepahead.requests import NO_SEAT, Intent, Stay, WaitingLine
 from stepahead.tables import ILLEGAL, REQUEST, BatchState, RequestState, RequestTrigger
 from stepahead.timing import JustInTime
+from stepahead.transfers import Ledger
 
 QUEUED: Final = REQUEST.number[RequestState.QUEUED]
 FILLED: Final = REQUEST.number[RequestState.FILLED]
@@ -37,8 +38,9 @@ _END_TRIGGER: Final = {
 class Counters:
     """What happened so far; read by hosts, never by a rule.
 
-    ``wasted_rows_*``: rows dispatched after their request had ended (by stop token, by cancel, by
-    device failure); ``discarded_rows``: rows on the NPU when their request ended.
+    ``hit_tokens`` were not computed, wherever they came from; of them ``host_tokens`` and
+    ``remote_tokens`` were loaded. ``wasted_rows_*``: rows dispatched after their request had ended
+    (by stop token, by cancel, by failure); ``discarded_rows``: rows on the NPU at that time.
     """
 
     admitted: int = 0
@@ -54,6 +56,13 @@ class Counters:
     wasted_rows_error: int = 0
     discarded_rows: int = 0
     refused_batches: int = 0
+    host_tokens: int = 0
+    remote_tokens: int = 0
+    stored_blocks: int = 0
+    refused_stores: int = 0
+    failed_transfers: int = 0
+    expired_loads: int = 0
+    ignored_transfers: int = 0
 
     def values(self) -> tuple[int, ...]:
         """Return the counts in the order of declaration."""
@@ -81,6 +90,8 @@ class Snapshot:
     """A copy of a `State`; opaque to everybody but `State.restore`."""
 
     pool: PoolCopy
+    pages: PoolCopy
+    ledger: Ledger
     columns: ColumnsCopy
     stays: tuple[Stay, ...]
     batches: tuple[Batch, ...]
@@ -106,6 +117,11 @@ class State:
         longest = -(-(config.max_model_len - 1) // config.block_size)
         self.columns = Columns(seats, min(longest, config.num_blocks))
         self.pool = BlockPool(config.num_blocks)
+        self.pages = BlockPool(config.host_pages)
+        self.ledger = Ledger()
+        self.tiers = config.host_pages > 0 or config.remote
+        #: Commands of this step that concern transfers; empty between steps.
+        self.outbox: list[Command] = []
         self.waiting = WaitingLine()
         self.live: dict[int, Stay] = {}
         self.newest: dict[str, int] = {}
@@ -226,14 +242,17 @@ class State:
 
     def preempt(self, stay: Stay) -> None:
         """Send a request without outstanding rows back to the waiting line, at its old rank."""
-        seat = stay.seat
-        self.move(np.array([seat]), RequestTrigger.PREEMPT)
-        stay.sampled = self.columns.sampled(seat)
-        stay.settled_before = int(self.columns.settled[seat])
+        self.move(np.array([stay.seat]), RequestTrigger.PREEMPT)
+        stay.settled_before = int(self.columns.settled[stay.seat])
+        self.requeue(stay)
+        self.counters.preemptions += 1
+
+    def requeue(self, stay: Stay) -> None:
+        """A request that is QUEUED again begins a new epoch in the waiting line."""
+        stay.sampled = self.columns.sampled(stay.seat)
         stay.epoch += 1
         self.vacate(stay)
         self.waiting.add(stay)
-        self.counters.preemptions += 1
 
     # -- ends ---------------------------------------------------------------------------------
 
@@ -256,6 +275,7 @@ class State:
                     batch.lose(row, reason)
                     self.counters.discarded_rows += batch.state is BatchState.DISPATCHED
             self.vacate(stay)
+        self.ledger.loading.pop(stay.handle, None)
         del self.live[stay.handle]
         self.stop_sets -= bool(stay.stops)
         if self.newest.get(stay.request_id) == stay.handle:
@@ -271,6 +291,8 @@ class State:
         """Return a copy of everything, for `restore`."""
         return Snapshot(
             pool=self.pool.snapshot(),
+            pages=self.pages.snapshot(),
+            ledger=self.ledger.copy(),
             columns=self.columns.snapshot(),
             stays=tuple(stay.copy() for stay in self.live.values()),
             batches=tuple(batch.copy() for batch in [*self.filled, *self.outstanding]),
@@ -288,6 +310,8 @@ class State:
     def restore(self, saved: Snapshot) -> None:
         """Return to a `snapshot` of a kernel with the same configuration."""
         self.pool.restore(saved.pool)
+        self.pages.restore(saved.pages)
+        self.ledger = saved.ledger.copy()
         self.columns.restore(saved.columns)
         stays = [stay.copy() for stay in saved.stays]
         self.live = {stay.handle: stay for stay in stays}

@@ -16,6 +16,7 @@ import numpy as np
 from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
+from stepahead.host_cache import untouched
 from stepahead.state import State
 from stepahead.tables import BatchState
 
@@ -54,7 +55,7 @@ def horizon(state: State, limit: int) -> int:
     steady, outstanding = state.steady, state.outstanding
     if steady is None or len(outstanding) != state.config.lookahead + 1 or state.filled:
         return 0
-    if state.paused or state.pool.pending or state.fenced_seats:
+    if state.paused or state.pool.pending or state.fenced_seats or state.ledger.open:
         return 0
     learning = state.timing is not None
     for index, batch in enumerate(outstanding):
@@ -64,11 +65,12 @@ def horizon(state: State, limit: int) -> int:
         if batch.seats is not steady.seats or batch.dead or batch.state is not expected:
             return 0
     turns = min(steady.turns, limit)
-    if turns > 0 and _growth_total(state, turns) > state.pool.available:
+    available = untouched(state)
+    if turns > 0 and _growth_total(state, turns) > available:
         low, high = 0, turns
         while high - low > 1:
             middle = (low + high) // 2
-            if _growth_total(state, middle) > state.pool.available:
+            if _growth_total(state, middle) > available:
                 high = middle
             else:
                 low = middle

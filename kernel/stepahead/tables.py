@@ -147,6 +147,16 @@ TRIGGERS_OF_EVENT: Final[
         (RequestTrigger.FAIL, RequestTrigger.DISPATCH),
         (BatchTrigger.FAIL, BatchTrigger.DISPATCH),
     ),
+    "TransferDone": ((RequestTrigger.DISPATCH,), (BatchTrigger.DISPATCH, BatchTrigger.ABANDON)),
+    "TransferFailed": (
+        (
+            RequestTrigger.WITHDRAW,
+            RequestTrigger.FILL,
+            RequestTrigger.PREEMPT,
+            RequestTrigger.DISPATCH,
+        ),
+        (BatchTrigger.DISPATCH, BatchTrigger.ABANDON),
+    ),
     "PauseRequested": ((), ()),
     "ResumeRequested": ((), ()),
     "CacheResetRequested": ((), ()),

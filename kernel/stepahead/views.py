@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 import numpy as np
 
 from stepahead.batches import Batch
+from stepahead.blocks import BlockPool
 from stepahead.events import (
     BatchExecuted,
     BatchFailed,
@@ -25,6 +26,8 @@ from stepahead.events import (
     RequestArrived,
     RequestCancelled,
     ResumeRequested,
+    TransferDone,
+    TransferFailed,
     Woke,
 )
 from stepahead.requests import Intent, Stay
@@ -86,11 +89,15 @@ class BatchView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockView:
-    """A KV block; ``key`` is None without content identity, ``fence`` 0 when it has passed."""
+    """A KV block; ``key`` is None without content identity, ``fence`` 0 when it has passed.
+
+    ``pins`` of the ``references`` are those of transfers.
+    """
 
     block: int
     place: Place
     references: int
+    pins: int
     key: int | None
     fence: int
 
@@ -111,11 +118,12 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Possible:
-    """An event that may come next, with the batch or the request it would name."""
+    """An event that may come next, with the batch, request or transfer it would name."""
 
     kind: type[Event]
     batch_id: int | None = None
     handle: int | None = None
+    transfer_id: int | None = None
 
 
 def view_requests(state: State) -> tuple[RequestView, ...]:
@@ -173,11 +181,12 @@ def view_blocks(state: State) -> tuple[BlockView, ...]:
     """Return all KV blocks by number."""
     pool = state.pool
     queued = set(pool.queued().tolist())
+    pins: list[int] = state.ledger.pins(pool.num_blocks).tolist()
     views: list[BlockView] = []
     for block in range(pool.num_blocks):
         references, key = int(pool.references[block]), int(pool.key[block])
         fence = int(pool.fence[block])
-        if references:
+        if references > pins[block]:
             place = Place.HELD
         elif block not in queued:
             place = Place.PENDING
@@ -188,6 +197,7 @@ def view_blocks(state: State) -> tuple[BlockView, ...]:
                 block=block,
                 place=place,
                 references=references,
+                pins=pins[block],
                 key=key if key >= 0 else None,
                 fence=fence if fence > pool.passed else 0,
             )
@@ -200,15 +210,15 @@ def audit(state: State) -> Audit:
     pool, columns = state.pool, state.columns
     queued = pool.queued()
     keyed = pool.key[queued] >= 0
-    held = pool.references > 0
-    pending = ~held
+    pins = state.ledger.pins(pool.num_blocks)
+    held = pool.references > pins
+    pending = pool.references == 0
     pending[queued] = False
     problems: list[str] = []
     twice = len(queued) - len(set(queued.tolist()))
-    if twice or held[queued].any():
-        problems.append(
-            f"{twice} blocks are queued twice, {int(held[queued].sum())} queued and held"
-        )
+    taken = int((pool.references[queued] > 0).sum())
+    if twice or taken:
+        problems.append(f"{twice} blocks are queued twice, {taken} queued and held")
     if int(pending.sum()) != pool.pending_count:
         problems.append(
             f"{int(pending.sum())} blocks are pending, {pool.pending_count} are counted"
@@ -219,10 +229,13 @@ def audit(state: State) -> Audit:
     owners: Counter[int] = Counter()
     for seat in state.order:
         owners.update(columns.held(int(seat)).tolist())
-    wrong = [b for b in range(pool.num_blocks) if owners[b] != pool.references[b]]
+    wrong = [b for b in range(pool.num_blocks) if owners[b] + pins[b] != pool.references[b]]
     if wrong:
-        problems.append(f"blocks {wrong} have references that no block table accounts for")
-    problems.extend(_audit_keys(state))
+        problems.append(
+            f"blocks {wrong} have references that no block table and no transfer accounts for"
+        )
+    problems.extend(_audit_keys(pool, "block"))
+    problems.extend(_audit_pages(state))
     draining = len(state.fenced_seats)
     seats = len(state.seated)
     if len(columns.free_seats) + draining + len(state.order) != seats:
@@ -234,7 +247,7 @@ def audit(state: State) -> Audit:
         free=int((~keyed).sum()),
         cached=int(keyed.sum()),
         held=int(held.sum()),
-        pending=int(pending.sum()),
+        pending=int(pending.sum()) + int(((pins > 0) & ~held).sum()),
         total=pool.num_blocks,
         free_seats=len(columns.free_seats),
         draining_seats=draining,
@@ -242,14 +255,25 @@ def audit(state: State) -> Audit:
     )
 
 
-def _audit_keys(state: State) -> list[str]:
-    pool = state.pool
+def _audit_pages(state: State) -> list[str]:
+    pages = state.pages
+    pins = state.ledger.page_pins(pages.num_blocks)
+    queued = np.zeros(pages.num_blocks, dtype=np.int64)
+    np.add.at(queued, pages.queued(), 1)
+    problems = _audit_keys(pages, "page")
+    if (pins != pages.references).any() or (queued != (pins == 0)).any():
+        wrong = np.flatnonzero((pins != pages.references) | (queued != (pins == 0)))
+        problems.append(f"host pages {wrong.tolist()} are neither in transfer nor free for use")
+    return problems
+
+
+def _audit_keys(pool: BlockPool, name: str) -> list[str]:
     keyed = np.flatnonzero(pool.key >= 0)
     forward = pool.block_of[pool.key[keyed]] != keyed
     known = np.flatnonzero(pool.block_of >= 0)
     backward = pool.key[pool.block_of[known]] != known
     if forward.any() or backward.any():
-        return ["block to key and key to block disagree"]
+        return [f"{name} to key and key to {name} disagree"]
     return []
 
 
@@ -266,8 +290,12 @@ def enabled(state: State) -> tuple[Possible, ...]:
         possible.append(Possible(kind=HostReady))
     if batches and batches[0].state is BatchState.DISPATCHED:
         oldest = batches[0].batch_id
-        possible.append(Possible(kind=BatchExecuted, batch_id=oldest))
+        if not any(state.ledger.waited_for(load) for load in batches[0].loads):
+            possible.append(Possible(kind=BatchExecuted, batch_id=oldest))
         possible.append(Possible(kind=BatchFailed, batch_id=oldest))
+    for ident in state.ledger.open:
+        possible.append(Possible(kind=TransferDone, transfer_id=ident))
+        possible.append(Possible(kind=TransferFailed, transfer_id=ident))
     if state.wake is not None:
         possible.append(Possible(kind=Woke))
     possible.extend(Possible(kind=RequestCancelled, handle=handle) for handle in sorted(state.live))
@@ -309,6 +337,14 @@ def digest(state: State) -> str:
         feed(batch.batch_id, batch.state.value, batch.seats, batch.handles, batch.epochs)
         feed(batch.positions, batch.ends, batch.samples, batch.live)
         feed(sorted((row, reason.value) for row, reason in batch.dead.items()))
+    if state.tiers:
+        pages, ledger = state.pages, state.ledger
+        feed(pages.queued(), pages.references, pages.key, pool.uses)
+        for transfer in ledger.open.values():
+            feed(*(getattr(transfer, entry.name) for entry in fields(transfer)))
+        feed(sorted(ledger.loading.items()), sorted(ledger.storing), sorted(ledger.late))
+        feed(ledger.next_id, [stay.load_epoch for stay in state.live.values()], state.wake)
+        feed([batch.loads for batch in state.outstanding])
     if state.timing is not None:
         feed(repr(state.timing), state.wake, state.joinable)
         feed([batch.dispatched_at for batch in state.outstanding[:1]])

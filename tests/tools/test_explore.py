@@ -20,7 +20,7 @@ def test_a_complete_exploration_says_so() -> None:
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "1 requests; 2 blocks; 2 tokens; lookahead 1; prompts 1"
-    assert lines[1].startswith("states 16, steps 33, edges 29, depth 9, ")
+    assert lines[1].startswith("states 22, steps 48, edges 39, depth 7, ")
     assert lines[2] == (
         "complete: all invariants hold on every step, every state drains, and CPU and NPU alone "
         "bring every run to its end"
@@ -31,7 +31,7 @@ def test_an_unfinished_exploration_is_no_success() -> None:
     """Exit code 1, and what to do."""
     done = run("--states-max", "10")
     assert done.exit_code == 1
-    assert "not complete: stopped at 11 states, depth 2" in done.stdout
+    assert "not complete: stopped at 15 states, depth 3" in done.stdout
     assert done.stderr == (
         "stepahead: the search is not complete, which is no pass; lower the bounds, or raise "
         "--states-max or --seconds-max\n"

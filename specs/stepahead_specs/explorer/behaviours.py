@@ -66,7 +66,8 @@ def behaviour(bounds: Bounds, handle: int) -> Behaviour:
     """
     found = Search(bounds, Options(invariants=False, follow=handle)).run()
     if not found.passed:
-        raise ValueError(f"the exploration of {bounds} is not complete: {found.stopped}")
+        why = found.stopped or "a violation"
+        raise ValueError(f"the exploration of {bounds} is not complete: {why}")
     return Behaviour(found.graph)
 
 

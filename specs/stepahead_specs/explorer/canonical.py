@@ -61,10 +61,15 @@ class _Pool:
         pool = saved.pool
         arrays = [array.tolist() for array in pool.arrays]
         self.ordered = ordered
-        self.references, self.key, self.fence = arrays[0], arrays[1], arrays[2]
-        head, tail, self.layout, _, _ = pool.counts
-        self.queue: list[int] = [block for block in arrays[3][head:tail] if block >= 0]
-        self.position: list[int] = arrays[4]
+        self.references, self.key, self.fence = arrays[:3]
+        head, tail, self.layout, available, _ = pool.counts
+        self.queue: list[int] = [block for block in arrays[-2][head:tail] if block >= 0]
+        self.position: list[int] = arrays[-1]
+        if len(self.queue) != available:
+            raise RuntimeError(
+                f"{len(self.queue)} blocks are read from the queue of a snapshot that has "
+                f"{available}; bring this module in step with BlockPool.snapshot"
+            )
         self.passed, _ = pool.marks
         self.outstanding = [batch.batch_id for batch in saved.batches[saved.filled :]]
         self.pending: list[int] = [int(block) for blocks in pool.pending for block in blocks]

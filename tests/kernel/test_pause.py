@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from stepahead import Kernel, KernelConfig
 from stepahead.commands import AbandonBatch, ReportPaused
 from stepahead.events import (

@@ -1,0 +1,331 @@
+"""What the kernel says to a host that breaks the contract, and to requests that cannot be served."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepahead import ConfigError, HostContractError, Kernel, KernelConfig
+from stepahead.commands import (
+    AdmitRequest,
+    DispatchBatch,
+    EmitTokens,
+    FinishReason,
+    FinishRequest,
+    PrepareBatch,
+    RefusalReason,
+    RefuseRequest,
+    ReportCacheReset,
+    ReportPaused,
+)
+from stepahead.events import (
+    BatchExecuted,
+    BatchFailed,
+    BatchPrepared,
+    BatchRefused,
+    CacheResetRequested,
+    Event,
+    FailureScope,
+    HostReady,
+    PauseRequested,
+    RequestArrived,
+    RequestCancelled,
+    ResumeRequested,
+    Woke,
+)
+
+
+def make(**options: object) -> Kernel:
+    """Return a small kernel."""
+    limits: dict[str, object] = {"num_blocks": 8, "block_size": 2, "max_model_len": 12}
+    return Kernel(KernelConfig(**(limits | options)))  # type: ignore[arg-type]
+
+
+def arrival(
+    name: str = "a", *, prompt: int = 3, tokens: int = 4, **fields: object
+) -> RequestArrived:
+    """Return an arrival at time 0."""
+    return RequestArrived(
+        request_id=name,
+        prompt_length=prompt,
+        max_tokens=tokens,
+        at=0,
+        arrived_at=0,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def tokens(*values: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Return what a device returns for one step."""
+    return np.array([values], dtype=np.int64).reshape(1, -1)
+
+
+def running(kernel: Kernel) -> Kernel:
+    """Bring one request onto the device."""
+    kernel.step(arrival())
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=1, at=0))
+    return kernel
+
+
+BROKEN = {
+    "time": (
+        HostReady(at=-1),
+        "HostReady is reported at -1, before the last event at 0; report events in order of time",
+    ),
+    "late": (
+        RequestArrived(request_id="b", prompt_length=1, max_tokens=1, at=0, arrived_at=1),
+        "request b arrived at 1, after it was reported at 0; report arrived_at <= at",
+    ),
+    "prepared": (
+        BatchPrepared(batch_id=1, at=0),
+        "batch 1 is reported built or refused, but it is not being built",
+    ),
+    "refused": (
+        BatchRefused(batch_id=2, at=0),
+        "batch 2 is reported built or refused, but it is not being built",
+    ),
+    "other": (
+        BatchExecuted(batch_id=2, tokens=tokens(1), at=0),
+        "batch 2 is reported back, but batch 1 is dispatched",
+    ),
+    "shape": (
+        BatchExecuted(batch_id=1, tokens=tokens(1, 2), at=0),
+        "batch 1 returned tokens of shape (1, 2); expected (steps, 1), one token per step and "
+        "sampling row",
+    ),
+    "placeholder": (
+        BatchExecuted(batch_id=1, tokens=tokens(-1), at=0),
+        "batch 1 returned a negative token in a live row; a placeholder must never reach the kernel",
+    ),
+    "stretch": (
+        BatchExecuted(batch_id=1, tokens=np.ones((3, 1), dtype=np.int64), at=0),
+        "batch 1 came back after 3 steps, 1 keep its rows; ask Kernel.repeat first",
+    ),
+    "failed": (
+        BatchFailed(batch_id=7, scope=FailureScope.BATCH, at=0),
+        "batch 7 is reported back, but batch 1 is dispatched",
+    ),
+}
+
+
+@pytest.mark.parametrize(("event", "text"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_broken_contract_raises_and_changes_nothing(event: Event, text: str) -> None:
+    """The sentence says what was reported and what stands; the kernel can go on."""
+    kernel = running(make())
+    before = kernel.digest()
+    with pytest.raises(HostContractError) as caught:
+        kernel.step(event)
+    assert str(caught.value) == text
+    assert kernel.digest() == before
+    assert isinstance(kernel.step(BatchExecuted(batch_id=1, tokens=tokens(9), at=0))[0], EmitTokens)
+
+
+def test_host_ready_while_a_batch_is_being_built_is_refused() -> None:
+    """The host is not ready while it builds."""
+    kernel = make()
+    kernel.step(arrival())
+    kernel.step(HostReady(at=0))
+    with pytest.raises(HostContractError) as caught:
+        kernel.step(HostReady(at=0))
+    assert str(caught.value) == (
+        "HostReady is reported while batch 1 is being built; report BatchPrepared or BatchRefused "
+        "first"
+    )
+
+
+def test_nothing_comes_back_from_an_idle_device() -> None:
+    """A result without a batch is the host's mistake."""
+    with pytest.raises(HostContractError) as caught:
+        make().step(BatchExecuted(batch_id=1, tokens=tokens(1), at=0))
+    assert str(caught.value) == "batch 1 is reported back, but no batch is dispatched"
+
+
+REFUSALS = {
+    "empty": (
+        arrival("b", prompt=0),
+        RefusalReason.EMPTY_PROMPT,
+        "the prompt has no token; send at least one",
+    ),
+    "no output": (
+        arrival("b", tokens=0),
+        RefusalReason.BAD_PARAMETERS,
+        "max_tokens=0; give at least 1",
+    ),
+    "floor": (
+        arrival("b", min_tokens=5),
+        RefusalReason.BAD_PARAMETERS,
+        "min_tokens=5; give 0 to max_tokens=4",
+    ),
+    "priority": (
+        arrival("b", priority=1 << 30),
+        RefusalReason.BAD_PARAMETERS,
+        "priority=1073741824; give -1048576 to 1048576",
+    ),
+    "stop": (
+        arrival("b", stop_token_ids=(-1,)),
+        RefusalReason.BAD_PARAMETERS,
+        "stop_token_ids=(-1,); give token ids >= 0",
+    ),
+    "many keys": (
+        arrival("b", block_keys=np.arange(2)),
+        RefusalReason.BAD_PARAMETERS,
+        "block_keys is int64 of shape (2,); give at most 1 int64, one per full block of the prompt",
+    ),
+    "bad key": (
+        arrival("b", block_keys=np.array([-3])),
+        RefusalReason.BAD_PARAMETERS,
+        "block_keys holds a negative key; give integers >= 0",
+    ),
+    "live id": (
+        arrival("a"),
+        RefusalReason.DUPLICATE_ID,
+        "request id a is live; wait for its end or use another id",
+    ),
+    "long": (
+        arrival("b", prompt=12),
+        RefusalReason.PROMPT_TOO_LONG,
+        "the prompt has 12 tokens, max_model_len=12 leaves room for 11; shorten it or raise "
+        "max_model_len",
+    ),
+}
+
+
+@pytest.mark.parametrize(("event", "reason", "detail"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_a_request_that_cannot_be_served_is_told_why(
+    event: RequestArrived, reason: RefusalReason, detail: str
+) -> None:
+    """A refusal has a named reason and one sentence with the way out, and leaves no trace."""
+    kernel = make()
+    kernel.step(arrival("a"))
+    before = kernel.digest()
+    assert kernel.step(event) == (
+        RefuseRequest(request_id=event.request_id, reason=reason, detail=detail),
+    )
+    assert kernel.digest() == before
+
+
+def test_a_request_that_can_never_fit_is_refused_in_both_loops() -> None:
+    """The last token needs no KV, so 5 + 4 tokens fit into 8 positions, and 9 tokens more do not."""
+    for lookahead in (0, 1):
+        kernel = make(num_blocks=4, lookahead=lookahead)
+        assert isinstance(kernel.step(arrival(prompt=5, tokens=4))[0], AdmitRequest)
+        assert kernel.step(arrival("b", prompt=5, tokens=5)) == (
+            RefuseRequest(
+                request_id="b",
+                reason=RefusalReason.NEVER_FITS,
+                detail="prompt and output need 5 KV blocks, num_blocks=4; lower max_tokens, shorten "
+                "the prompt or raise num_blocks",
+            ),
+        )
+
+
+def test_a_full_line_refuses() -> None:
+    """The waiting line is bounded."""
+    kernel = make(max_waiting=1)
+    kernel.step(arrival())
+    (answer,) = kernel.step(arrival("b"))
+    assert answer == RefuseRequest(
+        request_id="b",
+        reason=RefusalReason.QUEUE_FULL,
+        detail="1 requests wait, max_waiting=1; try later",
+    )
+
+
+def test_a_bad_limit_names_the_option_and_the_range() -> None:
+    """Configuration errors are found before anything runs."""
+    with pytest.raises(ConfigError) as caught:
+        make(num_blocks=0)
+    assert str(caught.value) == ("num_blocks=0 is not usable; give an integer from 1 to 1073741824")
+    with pytest.raises(ConfigError) as caught:
+        make(eos_token_id=-1)
+    assert str(caught.value) == "eos_token_id=-1 is not usable; give None or an integer >= 0"
+
+
+def test_an_id_may_come_again_while_the_old_one_drains() -> None:
+    """The client's label is free at the end; the old rows still run and are ignored."""
+    kernel = running(make(lookahead=1))
+    kernel.step(HostReady(at=0))
+    assert kernel.step(RequestCancelled(request_id="a", at=0)) == (
+        FinishRequest(request_id="a", handle=1, reason=FinishReason.ABORT, output_tokens=0),
+    )
+    assert kernel.step(arrival("a")) == (AdmitRequest(request_id="a", handle=2),)
+    assert kernel.step(RequestCancelled(request_id="a", handle=1, at=0)) == ()
+    assert kernel.counters.ignored_cancels == 1
+    kernel.step(BatchPrepared(batch_id=2, at=0))
+    (dispatch,) = kernel.step(BatchExecuted(batch_id=1, tokens=tokens(5), at=0))
+    assert isinstance(dispatch, DispatchBatch)
+    assert dispatch.live.tolist() == [False]
+    assert dispatch.fill_tokens.tolist() == [0]
+    assert kernel.counters.wasted_rows_abort == 1
+    assert kernel.counters.discarded_rows == 1
+    (prepare,) = kernel.step(HostReady(at=0))
+    assert isinstance(prepare, PrepareBatch)
+    assert prepare.handles.tolist() == [2]
+    assert prepare.seats.tolist() != [0]
+
+
+def test_a_pause_is_reported_when_nothing_is_outstanding() -> None:
+    """The device may still work when nothing is selected any more; then the pause is not there yet."""
+    kernel = running(make())
+    assert kernel.step(PauseRequested(at=0)) == ()
+    assert kernel.step(HostReady(at=0)) == ()
+    *_, last = kernel.step(BatchExecuted(batch_id=1, tokens=tokens(5), at=0))
+    assert last == ReportPaused()
+    assert kernel.step(HostReady(at=0)) == ()
+    kernel.step(ResumeRequested(at=0))
+    assert isinstance(kernel.step(HostReady(at=0))[0], PrepareBatch)
+
+
+def test_the_cache_is_reset_only_when_nobody_uses_it() -> None:
+    """A reset while a request has KV is refused; afterwards nothing is hit any more."""
+    kernel = make()
+    kernel.step(arrival(prompt=3, tokens=1, block_keys=np.array([4])))
+    kernel.step(HostReady(at=0))
+    assert kernel.step(CacheResetRequested(at=0)) == (ReportCacheReset(done=False),)
+    kernel.step(BatchPrepared(batch_id=1, at=0))
+    kernel.step(BatchExecuted(batch_id=1, tokens=tokens(5), at=0))
+    assert kernel.audit().cached == 1
+    assert kernel.step(CacheResetRequested(at=0)) == (ReportCacheReset(done=True),)
+    assert kernel.audit().cached == 0
+    kernel.step(arrival("b", prompt=3, tokens=1, block_keys=np.array([4])))
+    (prepare,) = kernel.step(HostReady(at=0))
+    assert isinstance(prepare, PrepareBatch)
+    assert prepare.positions.tolist() == [0]
+
+
+def test_a_failed_device_ends_everything_and_takes_nothing_more() -> None:
+    """Every live request ends with an error, seated or waiting, and arrivals are refused."""
+    kernel = running(make(max_concurrency=1))
+    kernel.step(arrival("b"))
+    ended = kernel.step(BatchFailed(batch_id=1, scope=FailureScope.DEVICE, at=0))
+    assert [(c.request_id, c.reason) for c in ended if isinstance(c, FinishRequest)] == [
+        ("a", FinishReason.ERROR),
+        ("b", FinishReason.ERROR),
+    ]
+    (answer,) = kernel.step(arrival("c"))
+    assert isinstance(answer, RefuseRequest)
+    assert answer.detail == "the device has failed; restart the server"
+    assert kernel.audit().free == kernel.config.num_blocks
+
+
+def test_a_wake_that_nobody_asked_for_is_a_no_op() -> None:
+    """Stale, early and doubled wakes are harmless."""
+    kernel = running(make())
+    before = kernel.digest()
+    assert kernel.step(Woke(wake_id=3, at=0)) == ()
+    assert kernel.digest() == before
+
+
+def test_a_refused_batch_leaves_no_trace() -> None:
+    """The same selection is made again, block by block, as if nothing had happened."""
+    kernel = make(lookahead=1)
+    kernel.step(arrival(prompt=3, block_keys=np.array([4])))
+    before = kernel.blocks()
+    (first,) = kernel.step(HostReady(at=0))
+    assert kernel.step(BatchRefused(batch_id=1, at=0)) == ()
+    assert kernel.blocks() == before
+    (again,) = kernel.step(HostReady(at=0))
+    assert isinstance(first, PrepareBatch)
+    assert isinstance(again, PrepareBatch)
+    assert (again.batch_id, again.blocks.tolist()) == (2, first.blocks.tolist())

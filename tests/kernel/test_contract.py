@@ -1,4 +1,4 @@
-"""What the kernel says to a host that breaks the contract, and to requests that cannot be served."""
+"""What the kernel says to a host that breaks the contract, and to whom it cannot serve."""
 
 from __future__ import annotations
 
@@ -91,12 +91,17 @@ BROKEN = {
     ),
     "shape": (
         BatchExecuted(batch_id=1, tokens=tokens(1, 2), at=0),
-        "batch 1 returned tokens of shape (1, 2); expected (steps, 1), one token per step and "
-        "sampling row",
+        (
+            "batch 1 returned tokens of shape (1, 2); expected (steps, 1), one token per step and "
+            "sampling row"
+        ),
     ),
     "placeholder": (
         BatchExecuted(batch_id=1, tokens=tokens(-1), at=0),
-        "batch 1 returned a negative token in a live row; a placeholder must never reach the kernel",
+        (
+            "batch 1 returned a negative token in a live row; a placeholder must never reach the "
+            "kernel"
+        ),
     ),
     "stretch": (
         BatchExecuted(batch_id=1, tokens=np.ones((3, 1), dtype=np.int64), at=0),
@@ -185,8 +190,10 @@ REFUSALS = {
     "long": (
         arrival("b", prompt=12),
         RefusalReason.PROMPT_TOO_LONG,
-        "the prompt has 12 tokens, max_model_len=12 leaves room for 11; shorten it or raise "
-        "max_model_len",
+        (
+            "the prompt has 12 tokens, max_model_len=12 leaves room for 11; shorten it or raise "
+            "max_model_len"
+        ),
     ),
 }
 
@@ -206,7 +213,7 @@ def test_a_request_that_cannot_be_served_is_told_why(
 
 
 def test_a_request_that_can_never_fit_is_refused_in_both_loops() -> None:
-    """The last token needs no KV, so 5 + 4 tokens fit into 8 positions, and 9 tokens more do not."""
+    """The last token needs no KV, so 5 + 4 tokens fit into 8 positions, and 5 + 5 do not."""
     for lookahead in (0, 1):
         kernel = make(num_blocks=4, lookahead=lookahead)
         assert isinstance(kernel.step(arrival(prompt=5, tokens=4))[0], AdmitRequest)
@@ -214,8 +221,8 @@ def test_a_request_that_can_never_fit_is_refused_in_both_loops() -> None:
             RefuseRequest(
                 request_id="b",
                 reason=RefusalReason.NEVER_FITS,
-                detail="prompt and output need 5 KV blocks, num_blocks=4; lower max_tokens, shorten "
-                "the prompt or raise num_blocks",
+                detail="prompt and output need 5 KV blocks, num_blocks=4; lower max_tokens, "
+                "shorten the prompt or raise num_blocks",
             ),
         )
 
@@ -266,7 +273,7 @@ def test_an_id_may_come_again_while_the_old_one_drains() -> None:
 
 
 def test_a_pause_is_reported_when_nothing_is_outstanding() -> None:
-    """The device may still work when nothing is selected any more; then the pause is not there yet."""
+    """The device may still work when nothing is selected any more; that is no pause yet."""
     kernel = running(make())
     assert kernel.step(PauseRequested(at=0)) == ()
     assert kernel.step(HostReady(at=0)) == ()

@@ -42,7 +42,11 @@ def test_a_violation_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Exit code 1, the shortest run in words, and as a journal that `replay` takes."""
-    monkeypatch.setattr(State, "newest_row", lambda _state, _seat: 0)
+
+    def no_fence(_state: State, _seat: int) -> int:
+        return 0
+
+    monkeypatch.setattr(State, "newest_row", no_fence)
     path = tmp_path / "run.jsonl"
     done = run("--journal", str(path))
     assert done.exit_code == 1

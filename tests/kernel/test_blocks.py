@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from stepahead.blocks import BlockPool, Receipt
 from stepahead.errors import KernelBug
@@ -143,7 +150,9 @@ class PoolMachine(RuleBasedStateMachine):
         assert other.queued().tolist() == self.queue
 
 
-TestPool = PoolMachine.TestCase
+def test_the_pool_agrees_with_a_plain_list_whatever_is_asked_of_it() -> None:
+    """Order, keys, references, fences and undo, in any sequence."""
+    run_state_machine_as_test(PoolMachine)
 
 
 def test_more_blocks_than_there_are_is_a_bug_not_a_shortage() -> None:

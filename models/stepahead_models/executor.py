@@ -6,6 +6,7 @@ simulated clock or a property test: `prepare`, then `execute` (or `withdraw`), b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -174,10 +175,6 @@ class Executor:
 
     # -- stretches ----------------------------------------------------------------------------
 
-    def command(self, batch_id: int) -> PrepareBatch:
-        """Return the command of an outstanding batch; after a leap, what it would have been."""
-        return self._batches[batch_id].command
-
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS; 0 for no decode batch."""
         inputs = self._batches[batch_id]
@@ -188,33 +185,40 @@ class Executor:
         left = left[left >= 0]
         return int(left.min()) if len(left) else 1 << 30
 
-    def leap(self, repeat: Repeat, turns: int) -> tuple[Ints, int]:
+    def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
         """Run the dispatched batch and ``turns`` more of the same rows.
 
         Only the first of them reads through the block tables: between the steps of a stretch
         nobody else writes, and the sanitizer sees the new blocks as it would one by one.
 
+        Args:
+            repeat: what the kernel said.
+            turns: how many of its turns are made.
+            behind: the commands of the batches prepared behind the last of them.
+
         Returns:
-            Sampled tokens, shape ``(turns + 1, rows)``, and how many blocks the tables grew by.
+            Sampled tokens, shape ``(turns + 1, rows)``.
         """
-        first = repeat.batch_id
         grown = int(np.searchsorted(repeat.block_turns, turns))
-        inputs = self._batches.pop(first)
-        growth = replace(
-            inputs.command,
-            block_rows=repeat.block_rows[:grown],
-            block_slots=repeat.block_slots[:grown],
-            blocks=repeat.blocks[:grown],
-        )
+        inputs = self._batches.pop(repeat.batch_id)
         if grown:
+            growth = replace(
+                inputs.command,
+                block_rows=repeat.block_rows[:grown],
+                block_slots=repeat.block_slots[:grown],
+                blocks=repeat.blocks[:grown],
+            )
             self._seats.extend(growth.seats[growth.block_rows], growth.block_slots, growth.blocks)
             if self._sanitizer is not None:
                 self._sanitizer.take(growth)
         tokens = self._steady(inputs, turns + 1)
         if self._sanitizer is not None:
             self._sanitizer.complete(inputs.command.seats)
-        self._shift(growth, repeat.block_turns[:grown], turns)
-        return tokens, grown
+        waiting = [self._batches.pop(repeat.batch_id + 1 + place) for place in range(len(behind))]
+        for inputs, command in zip(waiting, behind, strict=True):
+            inputs.command = command
+            self._batches[command.batch_id] = inputs
+        return tokens
 
     def _steady(self, inputs: _Inputs, steps: int) -> Ints:
         """Run the rows of a decode batch ``steps`` times, each time on what they sampled before."""
@@ -241,29 +245,6 @@ class Executor:
         if sanitizer is not None:
             sanitizer.advance(seats, places[-1] + 1, states, tokens[-1])
         return tokens
-
-    def _shift(self, growth: PrepareBatch, block_turns: Ints, turns: int) -> None:
-        """Make each batch prepared behind the first the one that stands in its place later."""
-        first, ahead = growth.batch_id, 1
-        behind: list[_Inputs] = []
-        while (inputs := self._batches.pop(first + ahead, None)) is not None:
-            behind.append(inputs)
-            ahead += 1
-        for place, inputs in enumerate(behind):
-            # Of the coming selections, the one that the batch now in this place came from.
-            turn = turns + place - len(behind)
-            source = behind[place + turns].command if turn < 0 else growth
-            chosen = slice(None) if turn < 0 else block_turns == turn
-            inputs.command = replace(
-                inputs.command,
-                batch_id=inputs.command.batch_id + turns,
-                positions=inputs.command.positions + turns,
-                block_rows=source.block_rows[chosen],
-                block_slots=source.block_slots[chosen],
-                blocks=source.blocks[chosen],
-            )
-        for inputs in behind:
-            self._batches[inputs.command.batch_id] = inputs
 
     # -- rows ---------------------------------------------------------------------------------
 

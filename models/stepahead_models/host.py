@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from stepahead.commands import DispatchBatch, EmitTokens, PrepareBatch
 from stepahead.stretches import Repeat
 from stepahead_models.device import Device
-from stepahead_models.executor import Executor
 from stepahead_models.facts import FactClass, Facts
 from stepahead_models.npu import BatchShape
 from stepahead_models.record import NEVER
@@ -35,6 +34,68 @@ def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
     return BatchShape(batch.positions[live], batch.token_counts[live], sampling, len(batch.blocks))
 
 
+def _later(behind: list[PrepareBatch], repeat: Repeat, turns: int) -> list[PrepareBatch]:
+    """Return the commands that stand in the place of ``behind`` after ``turns`` turns."""
+    later: list[PrepareBatch] = []
+    for place, command in enumerate(behind):
+        # Of the coming selections, the one that the batch then in this place comes from.
+        turn = turns + place - len(behind)
+        if turn < 0:
+            source = behind[place + turns]
+            rows, slots, blocks = source.block_rows, source.block_slots, source.blocks
+        else:
+            chosen = slice(*np.searchsorted(repeat.block_turns, (turn, turn + 1)).tolist())
+            rows, slots = repeat.block_rows[chosen], repeat.block_slots[chosen]
+            blocks = repeat.blocks[chosen]
+        later.append(
+            replace(
+                command,
+                batch_id=command.batch_id + turns,
+                positions=command.positions + turns,
+                block_rows=rows,
+                block_slots=slots,
+                blocks=blocks,
+            )
+        )
+    return later
+
+
+class ExecutorPort(Protocol):
+    """What the host needs of what computes: `Executor`, or `UncheckedExecutor`."""
+
+    def prepare(self, command: PrepareBatch) -> None:
+        """Build the inputs of a batch."""
+        ...
+
+    def dispatch(self, command: DispatchBatch) -> None:
+        """Complete the inputs of a batch."""
+        ...
+
+    def execute(self, batch_id: int) -> Ints:
+        """Return what a dispatched batch samples, shape ``(1, sampling rows)``."""
+        ...
+
+    def withdraw(self, batch_id: int) -> None:
+        """Forget a prepared batch."""
+        ...
+
+    def admit(self, handle: int, request: int) -> None:
+        """Learn by which handle the kernel calls a request."""
+        ...
+
+    def end(self, handle: int) -> None:
+        """Learn that a request has ended for its client."""
+        ...
+
+    def turns_to_end(self, batch_id: int) -> int:
+        """Return after how many more steps of the same rows the first samples EOS."""
+        ...
+
+    def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
+        """Run a batch and ``turns`` more of the same rows; shape ``(turns + 1, rows)``."""
+        ...
+
+
 class Host:
     """One thread and one NPU.
 
@@ -47,7 +108,12 @@ class Host:
     """
 
     def __init__(
-        self, device: Device, executor: Executor, recorder: Recorder, facts: Facts, lookahead: int
+        self,
+        device: Device,
+        executor: ExecutorPort,
+        recorder: Recorder,
+        facts: Facts,
+        lookahead: int,
     ) -> None:
         self.time: Final = Timelines()
         #: Since when some request is live; only meaningful while one is.
@@ -152,12 +218,13 @@ class Host:
         """
         turns = repeat.steps - 1
         rows = len(repeat.seats)
+        new_blocks: list[int] = np.bincount(repeat.block_turns, minlength=turns).tolist()
         steady = Steady(
             batch_id=repeat.batch_id,
             positions=repeat.positions,
             lookahead=self._lookahead,
             select_after=repeat.select_after,
-            new_blocks=np.bincount(repeat.block_turns, minlength=turns).tolist(),
+            new_blocks=new_blocks,
             until=until,
         )
         walked = walk(self._device, self.time, steady)
@@ -165,15 +232,13 @@ class Host:
             return None
         first = repeat.batch_id
         self._recorder.repeat(first + 1, rows, walked.starts, walked.ends, walked.gaps)
-        tokens, grown = self._executor.leap(repeat, walked.turns)
-        del self._outstanding[first]
+        batches = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         self._dispatched = None
-        for ahead in range(1, self._lookahead + 1):
-            del self._outstanding[first + ahead]
-        for ahead in range(1, self._lookahead + 1):
-            command = self._executor.command(first + walked.turns + ahead)
+        behind = _later([batch.command for batch in batches[1:]], repeat, walked.turns)
+        for command in behind:
             shape = BatchShape(
                 command.positions, command.token_counts, rows, len(command.blocks), rows
             )
             self._outstanding[command.batch_id] = _Outstanding(command, shape)
-        return tokens, walked.outs, grown
+        tokens = self._executor.leap(repeat, walked.turns, behind)
+        return tokens, walked.outs, sum(new_blocks[: walked.turns])

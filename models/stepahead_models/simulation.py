@@ -36,11 +36,12 @@ from stepahead.events import (
 )
 from stepahead.state import Counters
 from stepahead.stretches import Repeat
+from stepahead_models.closed_form import ClosedForm, UncheckedExecutor
 from stepahead_models.device import Device
 from stepahead_models.errors import SimulationError
 from stepahead_models.executor import Executor
 from stepahead_models.facts import FactClass, Facts
-from stepahead_models.host import Host
+from stepahead_models.host import ExecutorPort, Host
 from stepahead_models.record import NEVER, RunRecord
 from stepahead_models.recorder import Recorder
 from stepahead_models.tokens import HistoryHash, Ints
@@ -97,7 +98,8 @@ class Simulation:
         kernel: a kernel that has seen no event.
         workload: the requests.
         device: what everything costs.
-        model: the token model; its EOS token must be the kernel's.
+        model: the token model; its EOS token must be the kernel's. With `ClosedForm` there is no
+            KV memory and nothing to sanitize.
         sanitize: check every row that runs, see `stepahead_models.sanitizer`.
         closed_loop: so many requests at once, the next one arriving when one ends; arrival times
             are ignored then. None: requests arrive at their times.
@@ -114,7 +116,7 @@ class Simulation:
         kernel: KernelPort,
         workload: Workload,
         device: Device,
-        model: HistoryHash,
+        model: HistoryHash | ClosedForm,
         *,
         sanitize: bool = True,
         closed_loop: int | None = None,
@@ -138,8 +140,10 @@ class Simulation:
         self._stretches: Final = stretches
         self._observers: Final = tuple(observers)
         self._recorder: Final = Recorder(workload, keep_tokens=keep_tokens)
-        self._executor: Final = Executor(
-            config, model, workload.prompts, workload.eos_at, sanitize=sanitize
+        self._executor: Final[ExecutorPort] = (
+            UncheckedExecutor(model, workload)
+            if isinstance(model, ClosedForm)
+            else Executor(config, model, workload.prompts, workload.eos_at, sanitize=sanitize)
         )
         self._facts: Final = Facts()
         self._host: Final = Host(

@@ -275,3 +275,21 @@ def test_a_target_that_cannot_be_written_is_refused_at_once(
         f"stepahead: {flag} {target} cannot be written: there is no folder {target.parent}, or it "
         "is a folder itself; give a file in a folder that exists\n"
     )
+
+
+def test_an_unchecked_run_has_other_tokens_and_the_same_figures(tiny_trace: Path) -> None:
+    """Nothing but the tokens, and the note of how they were made, depends on the token model."""
+    arguments = ("compare", str(tiny_trace), *SMALL, "--json", "-")
+    results = [json.loads(run(*arguments, *more).stdout) for more in ((), ("--unchecked",))]
+    models = [result["config"].pop("token_model") for result in results]
+    digests = [run.pop("tokens_digest") for result in results for run in result["runs"].values()]
+    assert models == ["history hash", "closed form"]
+    assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert results[0] == results[1]
+
+
+def test_a_run_is_checked_or_unchecked(tiny_trace: Path) -> None:
+    """Invariants on a run that is to be fast are a contradiction."""
+    done = run("replay", str(tiny_trace), *SMALL, "--check", "--unchecked")
+    assert done.exit_code == 2
+    assert done.stderr == "stepahead: --check contradicts --unchecked; give one of the two\n"

@@ -12,8 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from stepahead_models.closed_form import ClosedForm
 from stepahead_models.record import Outcome, RunRecord
-from stepahead_models.tokens import checksum_words, reference_tokens
+from stepahead_models.tokens import Ints, checksum_words, reference_tokens
 from stepahead_tools.runs import Scene
 
 _SHOWN_MAX = 3
@@ -33,15 +34,21 @@ def _faults(scene: Scene, name: str, record: RunRecord) -> Iterator[str]:
     load = scene.workload
     for request in np.flatnonzero(record.outcomes == Outcome.CANCELLED).tolist():
         count = int(record.output_tokens[request])
-        expected = reference_tokens(
-            scene.model, load.prompts, request, count, eos_at=int(load.eos_at[request])
-        )
+        expected = _reference(scene, request, count)
         words = checksum_words(expected, np.arange(count, dtype=np.int64))
         if words.sum(dtype=np.uint64) != record.checksums[request]:
             yield (
                 f"the {count} tokens that request {load.request_ids[request]!r} got in the {name} "
                 "loop before it was cancelled are no prefix of its reference"
             )
+
+
+def _reference(scene: Scene, request: int, count: int) -> Ints:
+    load, model = scene.workload, scene.model
+    eos_at = int(load.eos_at[request])
+    if isinstance(model, ClosedForm):
+        return model.reference(request, int(load.prompts.lengths[request]), count, eos_at=eos_at)
+    return reference_tokens(model, load.prompts, request, count, eos_at=eos_at)
 
 
 def _differences(

@@ -98,6 +98,7 @@ def config(scene: Scene, loops: Sequence[Loop]) -> dict[str, Json]:
         "cpu_scale": settings.cpu_scale,
         "npu_sampling": settings.npu_sampling,
         "noise_ppm": settings.noise_ppm,
+        "token_model": "closed form" if settings.unchecked else "history hash",
     }
 
 

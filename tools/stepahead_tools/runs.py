@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from stepahead import Kernel
+from stepahead_models.closed_form import ClosedForm
 from stepahead_models.device import Device
 from stepahead_models.loading import load_workload
 from stepahead_models.noise import Noise, NoiseStream
@@ -47,7 +48,7 @@ class Scene:
     machine: Device
     trace: Trace
     workload: Workload
-    model: HistoryHash
+    model: HistoryHash | ClosedForm
     capacity_per_s: Fraction | None
 
     @property
@@ -93,8 +94,9 @@ def measure_capacity(scene: Scene, progress: Progress | None = None) -> Fraction
         scene.workload, arrivals_ns=nothing, cancel_after_ns=np.full_like(nothing, -1)
     )
     pacing = Pacing("recorded")
-    burst = replace(scene, workload=workload, settings=replace(scene.settings, pacing=pacing))
-    record = run_loop(burst, EAGER, sanitize=False, progress=progress)
+    settings = replace(scene.settings, pacing=pacing)
+    burst = replace(scene, workload=workload, settings=settings, model=_closed_form(settings))
+    record = run_loop(burst, EAGER, progress=progress)
     served = int((record.outcomes != Outcome.REFUSED).sum())
     if not served:
         raise OptionError(
@@ -108,7 +110,6 @@ def run_loop(  # noqa: PLR0913 # each by keyword
     scene: Scene,
     loop: Loop,
     *,
-    sanitize: bool = True,
     stretches: bool = True,
     observers: Sequence[Observer] = (),
     kernel: Kernel | None = None,
@@ -119,7 +120,6 @@ def run_loop(  # noqa: PLR0913 # each by keyword
     Args:
         scene: what to run.
         loop: how to schedule.
-        sanitize: check every row that runs.
         stretches: let the kernel answer several device steps at once.
         observers: see every event with its commands.
         kernel: the kernel to use, fresh; one for ``loop`` when None.
@@ -130,7 +130,6 @@ def run_loop(  # noqa: PLR0913 # each by keyword
         scene.workload,
         scene.machine,
         scene.model,
-        sanitize=sanitize,
         closed_loop=scene.closed_loop,
         stretches=stretches,
         observers=observers,
@@ -174,13 +173,17 @@ def _scene(
             f"--block-size {settings.block_size} is not usable: {error}, or switch prefix caching "
             "off with --no-enable-prefix-caching"
         ) from error
-    model = HistoryHash(seed=settings.seed, vocab_size=VOCAB_SIZE, eos_token_id=EOS_TOKEN_ID)
+    checked = HistoryHash(seed=settings.seed, vocab_size=VOCAB_SIZE, eos_token_id=EOS_TOKEN_ID)
     return Scene(
         settings=settings,
         profile=profile,
         machine=machine(settings, profile),
         trace=trace,
         workload=workload,
-        model=model,
+        model=_closed_form(settings) if settings.unchecked else checked,
         capacity_per_s=capacity_per_s,
     )
+
+
+def _closed_form(settings: Settings) -> ClosedForm:
+    return ClosedForm(seed=settings.seed, vocab_size=VOCAB_SIZE, eos_token_id=EOS_TOKEN_ID)

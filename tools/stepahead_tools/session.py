@@ -92,7 +92,6 @@ def run(session: Session, loop: Loop) -> RunRecord:
         return run_loop(
             session.scene,
             loop,
-            sanitize=not session.options.unchecked,
             observers=observers,
             # The invariants look at single steps.
             stretches=not session.options.check,

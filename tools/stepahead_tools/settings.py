@@ -62,6 +62,7 @@ class Settings:
         cpu_scale: factor on every CPU cost.
         npu_sampling: the NPU draws the tokens.
         noise_ppm: largest deviation of durations, in millionths.
+        unchecked: tokens in closed form, without KV memory and sanitizer.
     """
 
     ends: Ends
@@ -83,6 +84,7 @@ class Settings:
     cpu_scale: float
     npu_sampling: bool
     noise_ppm: int
+    unchecked: bool
 
     def kernel_config(self, loop: Loop) -> KernelConfig:
         """Return the kernel's configuration under one loop."""
@@ -141,6 +143,7 @@ def resolve(options: RunOptions, profile: Profile) -> Settings:
         cpu_scale=options.cpu_scale,
         npu_sampling=options.npu_sampling,
         noise_ppm=round(options.noise * _PPM_PER_PERCENT),
+        unchecked=options.unchecked,
     )
 
 
@@ -272,6 +275,8 @@ def objectives(words: list[str] | None, lone_token: SingleToken) -> Objectives |
 
 
 def _check_ranges(options: RunOptions) -> None:
+    if options.check and options.unchecked:
+        raise OptionError("--check contradicts --unchecked; give one of the two")
     at_least_one = (
         "limit", "concurrency", "max_num_batched_tokens", "max_concurrency", "block_size",
         "num_blocks", "npu_queue_limit",

@@ -1,0 +1,149 @@
+"""Tokens in closed form: a function of request and place, for runs that only want times.
+
+The history hash computes each token from all before it, through simulated KV memory; that finds
+every scheduling fault and costs most of a long replay. Here a token depends on the request's number
+and on its place alone, so many steps are one multiplication and there is no memory to read.
+**Nothing is checked this way**: a wrong fill or a stale block goes unnoticed. Times do not depend
+on token values, so every figure but the tokens themselves is that of a checked run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from stepahead.arrays import Ints, Mask
+from stepahead.commands import DispatchBatch, PrepareBatch
+from stepahead.stretches import Repeat
+from stepahead_models.tokens import Words, mix64
+from stepahead_models.workload import Workload
+
+_PLACE_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_SEED_FACTOR: Final = 0xB7E151628AED2A6B
+_MASK: Final = (1 << 64) - 1
+_HALF: Final = np.uint64(32)
+_NEVER: Final = -2
+
+
+class ClosedForm:
+    """The closed-form token model.
+
+    Args:
+        seed: any integer; another seed gives other tokens.
+        vocab_size: token ids are below it; at least 2.
+        eos_token_id: sampled only where the trace says so; None when no token is kept apart.
+    """
+
+    def __init__(
+        self, *, seed: int = 0, vocab_size: int = 128_256, eos_token_id: int | None = None
+    ) -> None:
+        self.eos_token_id: Final = eos_token_id
+        self._seed: Final = np.uint64(seed * _SEED_FACTOR & _MASK)
+        self._choices: Final = np.uint64(vocab_size if eos_token_id is None else vocab_size - 1)
+
+    def words(self, requests: Ints) -> Words:
+        """Return the word that stands for each request number; shape as given."""
+        return mix64(requests.astype(np.uint64) * _PLACE_FACTOR + self._seed)
+
+    def sample(self, words: Words, places: Ints) -> Ints:
+        """Return the token at each place in the sequence (prompt included); shapes broadcast."""
+        mixed = places.view(np.uint64) * _PLACE_FACTOR
+        mixed = mixed + words
+        mixed >>= _HALF
+        mixed *= self._choices
+        mixed >>= _HALF
+        tokens = mixed.view(np.int64)
+        if self.eos_token_id is not None:
+            tokens += tokens >= self.eos_token_id
+        return tokens
+
+    def reference(self, request: int, prompt: int, count: int, *, eos_at: int = -1) -> Ints:
+        """Return the first ``count`` output tokens of one request, as `reference_tokens` does."""
+        places = np.arange(prompt, prompt + count, dtype=np.int64)
+        tokens = self.sample(self.words(np.array([request])), places)
+        if 0 < eos_at <= count and self.eos_token_id is not None:
+            tokens[eos_at - 1] = self.eos_token_id
+        return tokens
+
+
+class UncheckedExecutor:
+    """Answers what `Executor` answers, without KV memory, inputs and sanitizer.
+
+    Args:
+        model: the token model.
+        workload: the requests.
+    """
+
+    def __init__(self, model: ClosedForm, workload: Workload) -> None:
+        self._model: Final = model
+        self._words: Final = model.words(np.arange(len(workload), dtype=np.int64))
+        eos_at = workload.eos_at
+        #: Place of the EOS token in the sequence, by request.
+        self._eos_places: Final = np.where(
+            eos_at > 0, workload.prompts.lengths + eos_at - 1, _NEVER
+        )
+        #: Request number by handle; at most as many handles as requests.
+        self._requests: Final = np.zeros(len(workload) + 1, dtype=np.int64)
+        self._commands: Final[dict[int, PrepareBatch]] = {}
+        #: Rows that the device runs, of batches that were pruned.
+        self._runs: Final[dict[int, Mask]] = {}
+
+    def admit(self, handle: int, request: int) -> None:
+        """The kernel calls request number ``request`` by this handle from now on."""
+        self._requests[handle] = request
+
+    def end(self, handle: int) -> None:
+        """The request has ended for its client."""
+
+    def prepare(self, command: PrepareBatch) -> None:
+        """Remember the batch."""
+        self._commands[command.batch_id] = command
+
+    def withdraw(self, batch_id: int) -> None:
+        """The batch was refused or abandoned; it never runs."""
+        del self._commands[batch_id]
+
+    def dispatch(self, command: DispatchBatch) -> None:
+        """Remember which rows the device leaves out; fills have no influence."""
+        if command.pruned:
+            self._runs[command.batch_id] = command.live
+
+    def execute(self, batch_id: int) -> Ints:
+        """Return the sampled tokens of a dispatched batch, shape ``(1, sampling rows)``."""
+        command = self._commands.pop(batch_id)
+        rows = command.samples
+        if self._runs:
+            rows = rows & self._runs.pop(batch_id, rows)
+        return self._sample(command, rows, 1)
+
+    # -- stretches ----------------------------------------------------------------------------
+
+    def turns_to_end(self, batch_id: int) -> int:
+        """Return after how many more steps the first row samples EOS."""
+        command = self._commands[batch_id]
+        rows = command.samples
+        ends = self._eos_places[self._requests[command.handles[rows]]]
+        left = ends - command.positions[rows] - command.token_counts[rows]
+        left = left[left >= 0]
+        return int(left.min()) if len(left) else 1 << 30
+
+    def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
+        """Run the dispatched batch and ``turns`` more of the same rows; see `Executor.leap`."""
+        command = self._commands.pop(repeat.batch_id)
+        for ahead in range(1, len(behind) + 1):
+            del self._commands[repeat.batch_id + ahead]
+        self._commands.update((later.batch_id, later) for later in behind)
+        return self._sample(command, command.samples, turns + 1)
+
+    def _sample(self, command: PrepareBatch, rows: Mask, steps: int) -> Ints:
+        requests = self._requests[command.handles[rows]]
+        places = command.positions[rows] + command.token_counts[rows]
+        if steps > 1:
+            places = places + np.arange(steps, dtype=np.int64)[:, None]
+        tokens = self._model.sample(self._words[requests], places)
+        eos = self._model.eos_token_id
+        if eos is not None:
+            tokens[places == self._eos_places[requests]] = eos
+        return tokens if steps > 1 else tokens[None, :]

@@ -1,0 +1,103 @@
+"""Changing a function of the kernel from outside, for as long as a mutant lives.
+
+The kernel has no switches for mutants. An `Edit` names a function and says which text of its source
+is replaced by which; `applied` compiles the changed source and gives the function the new code.
+That reaches every caller, however it imported the function, and it is undone on the way out. A text
+that is not there exactly once is an error: the kernel has changed, and the mutant must follow.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import importlib
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from types import CodeType, FunctionType
+
+
+class StaleMutant(Exception):
+    """An edit does not fit the kernel's source any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change.
+
+    Args:
+        place: the function, as module and name below `stepahead`: "state.State.vacate".
+        old: text that stands exactly once in the function's source, without its indentation as a
+            method.
+        new: what stands there instead.
+    """
+
+    place: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        """Return the edit as a small diff."""
+        lines = [f"in {self.place}"]
+        lines += [f"- {line}" for line in self.old.splitlines()]
+        lines += [f"+ {line}" for line in self.new.splitlines()]
+        return "\n".join(lines)
+
+
+@contextmanager
+def applied(edits: Sequence[Edit]) -> Iterator[None]:
+    """Give the edited functions their changed code inside the ``with`` block.
+
+    Raises:
+        StaleMutant: a function or a text is not there.
+    """
+    by_place: dict[str, list[Edit]] = {}
+    for edit in edits:
+        by_place.setdefault(edit.place, []).append(edit)
+    changed = [(find(place), group) for place, group in by_place.items()]
+    codes = [(function, compiled(function, group)) for function, group in changed]
+    with ExitStack() as stack:
+        for function, code in codes:
+            stack.callback(setattr, function, "__code__", function.__code__)
+            function.__code__ = code
+        yield
+
+
+def find(place: str) -> FunctionType:
+    """Return the function that a place names.
+
+    Raises:
+        StaleMutant: there is none.
+    """
+    module, *names = place.split(".")
+    try:
+        owner: object = importlib.import_module(f"stepahead.{module}")
+        found: object = reduce(getattr, names, owner)
+    except (ImportError, AttributeError) as error:
+        raise StaleMutant(f"{place} is not in the kernel any more; name its new place") from error
+    if not isinstance(found, FunctionType):
+        raise StaleMutant(f"{place} is a {type(found).__name__}, and only functions can be edited")
+    return found
+
+
+def compiled(function: FunctionType, edits: Sequence[Edit]) -> CodeType:
+    """Return the code of ``function`` with its source edited.
+
+    Raises:
+        StaleMutant: a text to be replaced is not there exactly once.
+    """
+    source = textwrap.dedent(inspect.getsource(function))
+    for edit in edits:
+        times = source.count(edit.old)
+        if times != 1:
+            raise StaleMutant(
+                f"{edit.old!r} stands {times} times in {edit.place}, not once; follow the kernel"
+            )
+        source = source.replace(edit.old, edit.new)
+    flags = __future__.annotations.compiler_flag
+    module = compile(source, f"<mutant of {function.__qualname__}>", "exec", flags, dont_inherit=True)
+    (code,) = (constant for constant in module.co_consts if isinstance(constant, CodeType))
+    return code

@@ -153,6 +153,14 @@ class Kernel:
         return tuple(self._state.ledger.open.values())
 
     @property
+    def margin_ppm(self) -> int | None:
+        """What just-in-time selection keeps in hand now, in millionths of the device step.
+
+        None under another timing.
+        """
+        return None if self._state.timing is None else self._state.timing.margin
+
+    @property
     def now(self) -> int:
         """Time of the last event, ns."""
         return self._state.now

@@ -83,33 +83,34 @@ class CpuModel:
 
     def build_ns(self, shape: BatchShape) -> int:
         """Return the time to build the input buffers of a batch."""
-        return self._scale(
+        return self.scaled_ns(
             self.build.total_ns(len(shape.positions), shape.tokens, shape.new_blocks)
         )
 
     def build_decode_ns(self, rows: int, new_blocks: int) -> int:
         """Return `build_ns` of a decode-only batch without making its shape."""
-        return self._scale(self.build.total_ns(rows, rows, new_blocks))
+        return self.scaled_ns(self.build.total_ns(rows, rows, new_blocks))
 
     def fill_ns(self, rows: int) -> int:
         """Return the time to fill and dispatch a prepared batch of ``rows`` rows."""
-        return self._scale(self.fill.total_ns(rows, rows))
+        return self.scaled_ns(self.fill.total_ns(rows, rows))
 
     def sampling_ns(self, sampling_rows: int) -> int:
         """Return the time to sample on the host; without a sampling row nothing runs."""
         if not sampling_rows:
             return 0
-        return self._scale(self.host_sampling.total_ns(sampling_rows, sampling_rows))
+        return self.scaled_ns(self.host_sampling.total_ns(sampling_rows, sampling_rows))
 
     def synchronisation_ns(self, rows: int) -> int:
         """Return the time to learn that a batch of ``rows`` rows has been executed."""
-        return self._scale(self.synchronisation.total_ns(rows, rows))
+        return self.scaled_ns(self.synchronisation.total_ns(rows, rows))
 
     def processing_ns(self, sampling_rows: int) -> int:
         """Return the time to apply and publish the tokens of a batch."""
-        return self._scale(self.result_processing.total_ns(sampling_rows, sampling_rows))
+        return self.scaled_ns(self.result_processing.total_ns(sampling_rows, sampling_rows))
 
-    def _scale(self, total_ns: int) -> int:
+    def scaled_ns(self, total_ns: int) -> int:
+        """Return the cost of a job whose unscaled cost is ``total_ns``."""
         if self.scale == 1:
             return total_ns
         return round(total_ns * self.scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -11,11 +12,25 @@ import numpy as np
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.noise import Noise
 from stepahead_models.npu import BatchShape, NpuModel
-from stepahead_models.profile_sections import value_or_zero
 from stepahead_models.profiles import Profile
 from stepahead_models.tokens import Ints
 
 _FREE: Final = CpuTerms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCosts:
+    """Durations of the turns of a steady state in ns, one entry per turn."""
+
+    fill: list[int]
+    step: list[int]
+    publish: list[int]
+    build: list[int]
+    collect: list[int]
+
+    def per_turn(self) -> Iterable[tuple[int, int, int, int, int]]:
+        """Return fill, device step, publish, build and collect of each turn."""
+        return zip(self.fill, self.step, self.publish, self.build, self.collect, strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +66,11 @@ class Device:
         Raises:
             DeviceModelError: the scale is not usable, or the NPU cannot sample.
         """
-        changed = profile.changed_batch
         return cls(
             npu=profile.npu_model(),
             cpu=profile.cpu_model().scaled(cpu_scale),
             npu_sampler=profile.npu_sampler() if npu_samples else None,
-            changed_batch=CpuTerms(
-                base_ns=value_or_zero(changed.base_ns), per_row_ns=value_or_zero(changed.per_row_ns)
-            ),
+            changed_batch=profile.changed_batch.terms(),
         )
 
     def step_ns(self, shape: BatchShape, batch_id: int) -> int:
@@ -80,24 +92,43 @@ class Device:
         if self.npu_sampler is not None:
             durations = durations + self.npu_sampler.total_ns(len(positions))
         if self.npu_noise is not None:
-            batches = np.arange(batch_id, batch_id + steps, dtype=np.int64)
-            durations = self.npu_noise.apply_many_ns(durations, batches)
+            durations = self.npu_noise.apply_many_ns(durations, _from(batch_id, steps))
         times: list[int] = durations.tolist()
         return times
+
+    def turn_costs(
+        self, positions: Ints, new_blocks: Sequence[int], executed: int, lookahead: int
+    ) -> TurnCosts:
+        """Return what the turns of a steady state cost, one per entry of ``new_blocks``.
+
+        Args:
+            positions: KV tokens before each row at the first step that a turn begins; ``(rows,)``.
+            new_blocks: blocks that each turn's selection adds.
+            executed: number of the batch whose results the first turn publishes.
+            lookahead: batches prepared ahead.
+        """
+        rows, turns = len(positions), len(new_blocks)
+        collect = self.cpu.synchronisation_ns(rows)
+        if self.npu_sampler is None:
+            collect += self.cpu.sampling_ns(rows)
+        builds = {count: self.cpu.build_decode_ns(rows, count) for count in set(new_blocks)}
+        return TurnCosts(
+            fill=self._many([self.cpu.fill_ns(rows)] * turns, executed + 1),
+            step=self.decode_ns(positions, executed + 1, turns),
+            publish=self._many([self.cpu.processing_ns(rows)] * turns, executed),
+            build=self._many([builds[count] for count in new_blocks], executed + 1 + lookahead),
+            collect=self._many([collect] * turns, executed + 1),
+        )
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
         """Return how long the host builds a batch."""
         return self._disturbed(self.cpu.build_ns(shape), batch_id)
 
-    def build_decode_ns(self, rows: int, new_blocks: int, batch_id: int) -> int:
-        """Return `build_ns` of a decode batch."""
-        return self._disturbed(self.cpu.build_decode_ns(rows, new_blocks), batch_id)
-
     def fill_ns(self, rows: int, batch_id: int, pruned_rows: int = 0) -> int:
         """Return how long the host fills ``rows`` rows, drops ``pruned_rows``, and dispatches."""
         duration = self.cpu.fill_ns(rows)
         if pruned_rows:
-            duration += self.changed_batch.total_ns(pruned_rows)
+            duration += self.cpu.scaled_ns(self.changed_batch.total_ns(pruned_rows))
         return self._disturbed(duration, batch_id)
 
     def collect_ns(self, rows: int, sampling_rows: int, batch_id: int) -> int:
@@ -115,3 +146,16 @@ class Device:
         if self.cpu_noise is None:
             return duration_ns
         return self.cpu_noise.apply_ns(duration_ns, batch_id)
+
+    def _many(self, durations_ns: list[int], batch_id: int) -> list[int]:
+        """Disturb one duration each of the batches from ``batch_id`` on."""
+        if self.cpu_noise is None:
+            return durations_ns
+        batches = _from(batch_id, len(durations_ns))
+        disturbed = self.cpu_noise.apply_many_ns(np.array(durations_ns, dtype=np.int64), batches)
+        times: list[int] = disturbed.tolist()
+        return times
+
+
+def _from(batch_id: int, count: int) -> Ints:
+    return np.arange(batch_id, batch_id + count, dtype=np.int64)

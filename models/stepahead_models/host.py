@@ -137,7 +137,7 @@ class Host:
             len(command.blocks),
         )
         self._outstanding[command.batch_id] = _Outstanding(command, shape)
-        done = self.time.work(self._device.build_ns(shape, command.batch_id))
+        done = self.time.prepare(self._device.build_ns(shape, command.batch_id), self.live_since)
         self._facts.add(done, FactClass.PREPARED, command.batch_id)
 
     def dispatch(self, command: DispatchBatch) -> None:
@@ -231,7 +231,7 @@ class Host:
         if not walked.turns:
             return None
         first = repeat.batch_id
-        self._recorder.repeat(first + 1, rows, walked.starts, walked.ends, walked.gaps)
+        self._recorder.repeat(first + 1, rows, walked.starts, walked.ends)
         batches = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         self._dispatched = None
         behind = _later([batch.command for batch in batches[1:]], repeat, walked.turns)

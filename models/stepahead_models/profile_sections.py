@@ -55,6 +55,16 @@ class ChangedBatchSection(Struct, frozen=True, forbid_unknown_fields=True, kw_on
     base_ns: Sourced[Nanoseconds] | None = None
     per_row_ns: Sourced[Nanoseconds] | None = None
 
+    def terms(self) -> CpuTerms:
+        """Return what it costs the host, beside filling."""
+        return CpuTerms(
+            base_ns=value_or_zero(self.base_ns), per_row_ns=value_or_zero(self.per_row_ns)
+        )
+
+    def free(self) -> bool:
+        """Tell whether a batch may be changed, at no cost."""
+        return self.allowed.value and self.terms() == CpuTerms()
+
 
 class DmaSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One direction between host and device memory."""

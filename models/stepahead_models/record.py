@@ -74,6 +74,10 @@ class RunRecord:
     Attributes:
         duration_ns: from 0 to the last event of the run.
         cpu_busy_ns, cpu_hidden_ns: CPU time in all, and while the NPU was busy.
+        preparations: batches built while there was a device step to hide behind.
+        exposed_preparations, exposed_ns: those that were not done when it was, and by how much.
+        margin_ppm: what just-in-time selection keeps in hand at the end, in millionths of the
+            device step; None under another timing.
         npu_busy_ns: sum of the device steps.
         wasted_eos, wasted_cancel: rows dispatched after their request had ended, by reason.
         discarded: rows on the NPU when their request was cancelled.
@@ -111,6 +115,10 @@ class RunRecord:
     duration_ns: int
     cpu_busy_ns: int
     cpu_hidden_ns: int
+    preparations: int
+    exposed_preparations: int
+    exposed_ns: int
+    margin_ppm: int | None
     npu_busy_ns: int
     wasted_eos: Waste
     wasted_cancel: Waste

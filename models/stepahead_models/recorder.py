@@ -20,6 +20,7 @@ from stepahead.commands import (
 )
 from stepahead_models.emissions import Emissions
 from stepahead_models.record import NEVER, Outcome, RunRecord, Waste, digest_tokens
+from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 from stepahead_models.workload import Workload
 
@@ -55,7 +56,10 @@ class Recorder:
         self._undispatched: Final[set[int]] = set()
         self._emissions: Final = Emissions()
         self._kept: Final[list[EmitTokens] | None] = [] if keep_tokens else None
-        self._steps: Final = tuple(array("q") for _ in range(7))
+        self._starts: Final = array("q")
+        self._step_ends: Final = array("q")
+        #: Runs of like steps: steps, first batch, rows, tokens, live rows, gap before the first.
+        self._step_runs: Final = array("q")
         self._waiting_times: Final = array("q")
         self._waiting_counts: Final = array("q")
         self._decisions: Final = hashlib.sha256(b"stepahead decisions 1\n")
@@ -123,9 +127,9 @@ class Recorder:
             rows, tokens = live, int(batch.token_counts[command.live].sum())
         else:
             rows, tokens = len(batch.seats), int(batch.token_counts.sum())
-        entries = (batch.batch_id, span[0], span[1], rows, tokens, live, gap_ns)
-        for column, entry in zip(self._steps, entries, strict=True):
-            column.append(entry)
+        self._starts.append(span[0])
+        self._step_ends.append(span[1])
+        self._step_runs.extend((1, batch.batch_id, rows, tokens, live, gap_ns))
         handles, self._dispatched = self._dispatched, batch.handles
         if self._undispatched and handles is not batch.handles:
             started = self._undispatched.intersection(batch.handles.tolist())
@@ -140,15 +144,12 @@ class Recorder:
                 handle, counts = int(batch.handles[row]), batch.token_counts[row : row + 1]
                 self._dead.append((handle, counts, span[1] - span[0], tokens))
 
-    def repeat(
-        self, batch_id: int, rows: int, starts: list[int], ends: list[int], gaps: list[int]
-    ) -> None:
+    def repeat(self, batch_id: int, rows: int, starts: list[int], ends: list[int]) -> None:
         """The steady batches from ``batch_id`` on ran one token per row, all rows live."""
-        steps = len(starts)
-        same = [rows] * steps
-        columns = (range(batch_id, batch_id + steps), starts, ends, same, same, same, gaps)
-        for column, entries in zip(self._steps, columns, strict=True):
-            column.extend(entries)
+        gap = starts[0] - self._step_ends[-1]
+        self._starts.extend(starts)
+        self._step_ends.extend(ends)
+        self._step_runs.extend((len(starts), batch_id, rows, rows, rows, gap))
 
     def _waste(self, outcome: Outcome) -> Waste:
         waste = Waste()
@@ -178,8 +179,8 @@ class Recorder:
         self,
         *,
         duration_ns: int,
-        cpu_busy_ns: int,
-        cpu_hidden_ns: int,
+        time: Timelines,
+        margin_ppm: int | None,
         pending_block_ns: int,
         kv_blocks_max: int,
         leaked_blocks: int,
@@ -198,9 +199,9 @@ class Recorder:
         lasts[requests] = emissions.last[handles]
         checksums = np.zeros(self._count, dtype=np.uint64)
         checksums[requests] = emissions.checksums[handles]
-        batches, starts, ends, rows, tokens, live, gaps = (
-            np.array(column, dtype=np.int64) for column in self._steps
-        )
+        starts = np.array(self._starts, dtype=np.int64)
+        ends = np.array(self._step_ends, dtype=np.int64)
+        batches, rows, tokens, live, gaps = self._expanded(starts, ends)
         return RunRecord(
             arrivals_ns=self._arrivals,
             first_dispatches_ns=self._dispatches,
@@ -225,8 +226,12 @@ class Recorder:
             segment_firsts=segments[1],
             segment_lasts=segments[2],
             duration_ns=duration_ns,
-            cpu_busy_ns=cpu_busy_ns,
-            cpu_hidden_ns=cpu_hidden_ns,
+            cpu_busy_ns=time.cpu_busy_ns,
+            cpu_hidden_ns=time.cpu_hidden_ns,
+            preparations=time.preparations,
+            exposed_preparations=time.exposed_preparations,
+            exposed_ns=time.exposed_ns,
+            margin_ppm=margin_ppm,
             npu_busy_ns=int((ends - starts).sum()),
             wasted_eos=self._waste(Outcome.STOP),
             wasted_cancel=self._waste(Outcome.CANCELLED),
@@ -241,6 +246,18 @@ class Recorder:
             tokens_digest=digest_tokens(self._outputs, checksums),
             journal_digest=self._decisions.hexdigest(),
         )
+
+    def _expanded(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+        """Return batch, rows, tokens, live rows and gap of each device step, from the runs."""
+        runs = np.array(self._step_runs, dtype=np.int64).reshape(-1, 6)
+        steps = runs[:, 0]
+        firsts = np.cumsum(steps) - steps
+        batches, rows, tokens, live = (np.repeat(runs[:, place], steps) for place in range(1, 5))
+        batches += np.arange(len(starts)) - np.repeat(firsts, steps)
+        gaps = np.empty_like(starts)
+        gaps[1:] = starts[1:] - ends[:-1]
+        gaps[firsts] = runs[:, 5]
+        return batches, rows, tokens, live, gaps
 
     def _kept_tokens(self) -> dict[int, Ints]:
         lists: dict[int, list[int]] = {}

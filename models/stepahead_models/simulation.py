@@ -74,6 +74,11 @@ class KernelPort(Protocol):
         """Return what it counted."""
         ...
 
+    @property
+    def margin_ppm(self) -> int | None:
+        """Return the margin of just-in-time selection, or None."""
+        ...
+
     def step(self, event: Event) -> tuple[Command, ...]:
         """Take one fact; return what to do."""
         ...
@@ -201,8 +206,8 @@ class Simulation:
         pool, counters, time = self.kernel.pool, self.kernel.counters, self._host.time
         return self._recorder.close(
             duration_ns=self.now,
-            cpu_busy_ns=time.cpu_busy_ns,
-            cpu_hidden_ns=time.cpu_hidden_ns,
+            time=time,
+            margin_ppm=self.kernel.margin_ppm,
             pending_block_ns=self._usage.pending_block_ns,
             kv_blocks_max=self._usage.blocks_max,
             leaked_blocks=pool.num_blocks - pool.available,

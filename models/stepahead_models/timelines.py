@@ -14,6 +14,10 @@ class Timelines:
         self.npu_end = -1
         self.cpu_busy_ns = 0
         self.cpu_hidden_ns = 0
+        #: Preparations with a device step to hide behind, those that outlasted it, and by how much.
+        self.preparations = 0
+        self.exposed_preparations = 0
+        self.exposed_ns = 0
 
     def work(self, duration_ns: int) -> int:
         """The host works for so long, as soon as it is free; return when it is done."""
@@ -23,6 +27,22 @@ class Timelines:
         hidden = min(end, self.npu_end) - max(start, self.npu_start)
         if hidden > 0:
             self.cpu_hidden_ns += hidden
+        return end
+
+    def prepare(self, duration_ns: int, live_since: int) -> int:
+        """The host builds a batch for so long; return when it is done.
+
+        There is no device step to hide behind before the first one, and after an idle time: when
+        the NPU was done before ``live_since``, the time since when some request has been live.
+        """
+        start = self.host_free_at
+        end = self.work(duration_ns)
+        if self.npu_end >= max(live_since, 0):
+            self.preparations += 1
+            exposed = end - max(start, self.npu_end)
+            if exposed > 0:
+                self.exposed_preparations += 1
+                self.exposed_ns += exposed
         return end
 
     def run_npu(self, duration_ns: int) -> tuple[int, int]:

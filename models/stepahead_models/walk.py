@@ -3,31 +3,31 @@
 A turn is what happens between two deliveries of `BatchExecuted` while the rows stay the same. Its
 times follow from the same rules as those of single steps; a turn that any other fact would touch is
 not walked. Integers one by one, and not arrays: each time depends on the one before through a
-maximum, and a turn costs well under a microsecond.
+maximum, and a turn costs well under a microsecond once the costs that all turns share are known.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from stepahead_models.device import Device
+from stepahead_models.device import Device, TurnCosts
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 
-_FIRST_STEPS = 16
+_FIRST_STEPS = 64
+_FOREVER = 1 << 62
 
 
 @dataclass(slots=True)
 class Walk:
     """Times of the turns walked; all in ns.
 
-    ``starts``, ``ends`` and ``gaps`` are those of the device steps that the turns began, ``outs``
-    when the tokens of the steps before them were out.
+    ``starts`` and ``ends`` are those of the device steps that the turns began, ``outs`` when the
+    tokens of the steps before them were out.
     """
 
     starts: list[int] = field(default_factory=list[int])
     ends: list[int] = field(default_factory=list[int])
-    gaps: list[int] = field(default_factory=list[int])
     outs: list[int] = field(default_factory=list[int])
 
     @property
@@ -63,66 +63,72 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
     walked = Walk()
     limit, done = len(steady.new_blocks), 0
+    until = _FOREVER if steady.until is None else steady.until
     while done < limit:
         steps = min(limit - done, done or _FIRST_STEPS)
-        durations = device.decode_ns(steady.positions + done + 1, steady.batch_id + done + 1, steps)
-        turn = _turn_ahead if steady.lookahead else _turn_eager
-        for duration in durations:
-            if not turn(device, time, steady, walked, duration):
-                return walked
+        costs = device.turn_costs(
+            steady.positions + done + 1,
+            steady.new_blocks[done : done + steps],
+            steady.batch_id + done,
+            steady.lookahead,
+        )
+        if steady.lookahead:
+            _walk_ahead(time, costs, steady.select_after, until, walked)
+        else:
+            _walk_eager(time, costs, until, walked)
         done += steps
+        if walked.turns < done:
+            break
     return walked
 
 
-def _turn_ahead(
-    device: Device, time: Timelines, steady: Steady, walked: Walk, duration: int
-) -> bool:
+def _walk_ahead(
+    time: Timelines, costs: TurnCosts, select_after: int, until: int, walked: Walk
+) -> None:
     """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect."""
-    index, rows = len(walked.starts), len(steady.positions)
-    executed = steady.batch_id + index
-    start = time.host_free_at + device.fill_ns(rows, executed + 1)
-    end = start + duration
-    out = start + device.publish_ns(rows, executed)
-    selected = max(out, time.host_free_at + steady.select_after)
-    if end <= selected:
-        # The NPU is done before the host selects: not a whole turn.
-        return False
-    built = selected + device.build_decode_ns(
-        rows, steady.new_blocks[index], executed + 1 + steady.lookahead
-    )
-    done = max(end, built)
-    collected = done + device.collect_ns(rows, rows, executed + 1)
-    if steady.until is not None and collected >= steady.until:
-        return False
-    _accept(time, walked, (start, end), out)
-    time.cpu_hidden_ns += min(out, end) - start + min(built, end) - selected
-    time.cpu_busy_ns += out - time.host_free_at + built - selected + collected - done
-    time.host_free_at = collected
-    return True
+    free, busy, hidden = time.host_free_at, 0, 0
+    for fill, step, publish, build, collect in costs.per_turn():
+        start = free + fill
+        end = start + step
+        out = start + publish
+        selected = max(out, free + select_after)
+        if end <= selected:
+            # The NPU is done before the host selects: not a whole turn.
+            break
+        built = selected + build
+        collected = max(end, built) + collect
+        if collected >= until:
+            break
+        walked.starts.append(start)
+        walked.ends.append(end)
+        walked.outs.append(out)
+        busy += fill + publish + build + collect
+        hidden += publish + min(build, end - selected)
+        free = collected
+    _advance(time, walked, free, busy, hidden)
 
 
-def _turn_eager(
-    device: Device, time: Timelines, steady: Steady, walked: Walk, duration: int
-) -> bool:
+def _walk_eager(time: Timelines, costs: TurnCosts, until: int, walked: Walk) -> None:
     """Publish, build the next batch, dispatch it, wait for the NPU, collect."""
-    index, rows = len(walked.starts), len(steady.positions)
-    executed = steady.batch_id + index
-    out = time.host_free_at + device.publish_ns(rows, executed)
-    built = out + device.build_decode_ns(rows, steady.new_blocks[index], executed + 1)
-    start = built + device.fill_ns(rows, executed + 1)
-    end = start + duration
-    collected = end + device.collect_ns(rows, rows, executed + 1)
-    if steady.until is not None and collected >= steady.until:
-        return False
-    _accept(time, walked, (start, end), out)
-    time.cpu_busy_ns += start - time.host_free_at + collected - end
-    time.host_free_at = collected
-    return True
+    free, busy = time.host_free_at, 0
+    for fill, step, publish, build, collect in costs.per_turn():
+        out = free + publish
+        start = out + build + fill
+        end = start + step
+        collected = end + collect
+        if collected >= until:
+            break
+        walked.starts.append(start)
+        walked.ends.append(end)
+        walked.outs.append(out)
+        busy += publish + build + fill + collect
+        free = collected
+    _advance(time, walked, free, busy, 0)
 
 
-def _accept(time: Timelines, walked: Walk, span: tuple[int, int], out: int) -> None:
-    walked.starts.append(span[0])
-    walked.ends.append(span[1])
-    walked.gaps.append(span[0] - time.npu_end)
-    walked.outs.append(out)
-    time.npu_start, time.npu_end = span
+def _advance(time: Timelines, walked: Walk, free: int, busy: int, hidden: int) -> None:
+    time.host_free_at = free
+    time.cpu_busy_ns += busy
+    time.cpu_hidden_ns += hidden
+    if walked.starts:
+        time.npu_start, time.npu_end = walked.starts[-1], walked.ends[-1]

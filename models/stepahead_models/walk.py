@@ -79,6 +79,7 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
         done += steps
         if walked.turns < done:
             break
+    time.preparations += walked.turns
     return walked
 
 
@@ -104,6 +105,9 @@ def _walk_ahead(
         walked.outs.append(out)
         busy += fill + publish + build + collect
         hidden += publish + min(build, end - selected)
+        if built > end:
+            time.exposed_preparations += 1
+            time.exposed_ns += built - end
         free = collected
     _advance(time, walked, free, busy, hidden)
 
@@ -122,6 +126,8 @@ def _walk_eager(time: Timelines, costs: TurnCosts, until: int, walked: Walk) -> 
         walked.ends.append(end)
         walked.outs.append(out)
         busy += publish + build + fill + collect
+        time.exposed_preparations += build > 0
+        time.exposed_ns += build
         free = collected
     _advance(time, walked, free, busy, 0)
 

@@ -114,6 +114,7 @@ def test_the_public_names_of_the_kernel_are_these() -> None:
         "Kernel",
         "KernelBug",
         "KernelConfig",
+        "SelectionTiming",
         "StepaheadError",
         "TableError",
         "WaitingOrder",

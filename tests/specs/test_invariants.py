@@ -333,6 +333,18 @@ CORRUPTIONS = [
         ("batch 1 starts request 2, and request 1 before it waits",),
     ),
     Corruption(
+        "a_marked_victim_joins_no_batch",
+        selected,
+        lambda seen: _request(seen, 1, intent="preempt"),
+        ("batch 2 selects request 1, which is to be preempted",),
+    ),
+    Corruption(
+        "the_youngest_are_the_victims",
+        selected,
+        lambda seen: _request(seen, 1, intent="preempt"),
+        ("request 1 is chosen as victim, and request 2 is younger",),
+    ),
+    Corruption(
         "a_pause_waits_for_the_device",
         filled,
         lambda seen: setattr(seen.now, "paused", 1),

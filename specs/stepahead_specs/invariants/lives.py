@@ -127,6 +127,39 @@ def nobody_overtakes_in_the_line(seen: Observation) -> Iterator[str]:
                     )
 
 
+@invariant("INV-31", source="design: preemption is lazy, and takes the youngest")
+def a_marked_victim_joins_no_batch(seen: Observation) -> Iterator[str]:
+    """A request that waits to be preempted is in no new batch."""
+    if seen.account is None:
+        return
+    for batch in seen.now.selected:
+        for row in batch.rows:
+            if seen.account.requests[row.handle].intent == "preempt":
+                yield f"batch {batch.ident} selects request {row.handle}, which is to be preempted"
+
+
+@invariant("INV-31", source="design: preemption is lazy, and takes the youngest")
+def the_youngest_are_the_victims(seen: Observation) -> Iterator[str]:
+    """Who is marked or preempted by a selection is younger than every running one that is not."""
+    if seen.account is None or seen.before is None or seen.now.event not in ("HostReady", "Woke"):
+        return
+    before, after = seen.before.requests, seen.account.requests
+    chosen = [
+        handle
+        for handle, now in after.items()
+        if handle in before
+        and (now.epoch > before[handle].epoch or now.intent != before[handle].intent)
+    ]
+    for handle in chosen:
+        for other, account in before.items():
+            spared = account.seat is not None and other not in chosen and account.intent == "none"
+            last = seen.requests[other].final_length - 1
+            if not spared or account.scheduled >= last:
+                continue
+            if seen.rank(seen.requests[other]) > seen.rank(seen.requests[handle]):
+                yield f"request {handle} is chosen as victim, and request {other} is younger"
+
+
 @invariant("INV-19", source=f"{_CATALOGUE}: pause")
 def a_pause_waits_for_the_device(seen: Observation) -> Iterator[str]:
     """A pause is reported once, exactly when no batch is outstanding; nothing is selected in it."""

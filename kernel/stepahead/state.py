@@ -178,7 +178,8 @@ class State:
     def pass_fences(self) -> None:
         """Free what waited for batches that are back."""
         oldest = self.outstanding[0].batch_id if self.outstanding else self.next_batch
-        if self.pool.pending or self.fenced_seats:
+        if len(self.waiting) and (self.pool.pending or self.fenced_seats):
+            # What comes free may admit the first in line; the rows of last time it cannot change.
             self.steady = None
         self.pool.pass_fence(oldest - 1)
         if self.fenced_seats:

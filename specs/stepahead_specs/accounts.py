@@ -43,5 +43,6 @@ def account(kernel: Kernel) -> Account:
         counters={
             entry.name: getattr(kernel.counters, entry.name) for entry in fields(kernel.counters)
         },
+        idle=kernel.idle(),
         problems=audit.problems,
     )

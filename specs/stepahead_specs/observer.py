@@ -59,6 +59,7 @@ def limits(config: KernelConfig) -> Limits:
         eos_token_id=config.eos_token_id,
         by_priority=config.order is WaitingOrder.PRIORITY,
         prefix_caching=config.prefix_caching,
+        max_waiting=config.max_waiting,
     )
 
 
@@ -143,6 +144,8 @@ class Observer:
             case RefuseRequest():
                 seen.count("refused")
                 seen.now.refused.append((command.request_id, command.reason.value))
+                if isinstance(event, RequestArrived):
+                    seen.now.declined.append((self._request(0, event), command.reason.value))
             case PrepareBatch():
                 self._given[command.batch_id] = (command, _bytes(command))
                 seen.selected(_batch(command, seen.step))

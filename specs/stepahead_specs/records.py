@@ -33,6 +33,8 @@ class Limits:
     eos_token_id: int | None = None
     by_priority: bool = False
     prefix_caching: bool = False
+    #: Waiting requests at most, or None where nobody counts.
+    max_waiting: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +197,8 @@ class Account:
     seats_draining: int = 0
     seats: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
+    #: Whether the scheduler says that nothing is left to do; None if it does not say.
+    idle: bool | None = None
     #: What the scheduler's own audit complains about.
     problems: Sequence[str] = ()
 
@@ -207,6 +211,8 @@ class Facts:
     arrived: list[str] = field(default_factory=list[str])
     admitted: list[int] = field(default_factory=list[int])
     refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    #: What was refused, as it would have been admitted, and for which reason.
+    declined: list[tuple[Request, str]] = field(default_factory=list[tuple[Request, str]])
     #: Live requests that the event cancelled or failed, which must end in this step.
     cancelled: list[int] = field(default_factory=list[int])
     failed: list[int] = field(default_factory=list[int])

@@ -128,6 +128,12 @@ def _token(seen: Observation, place: int, **changes: object) -> None:
     seen.now.emitted[place] = replace(seen.now.emitted[place], **changes)  # type: ignore[arg-type]
 
 
+def _back_in_line(seen: Observation) -> None:
+    """Request 2 waits again, and batch 2 has no row of it."""
+    _request(seen, 2, state="queued", seat=None, blocks=(), known=3)
+    seen.batches[2].rows = seen.batches[2].rows[:1]
+
+
 def _leave(_: Observation) -> None:
     """Spoil nothing: the moment itself is too early."""
 
@@ -409,6 +415,46 @@ CORRUPTIONS = [
         filled,
         lambda seen: seen.now.order.reverse(),
         ("dispatch of 2 comes after emit",),
+    ),
+    Corruption(
+        "a_victim_is_chosen_for_want_of_blocks",
+        selected,
+        lambda seen: _request(seen, 2, intent="preempt"),
+        ("request 2 is chosen as victim, its elders want 0 blocks and 4 are free or coming",),
+    ),
+    Corruption(
+        "content_that_came_back_can_be_found",
+        filled,
+        lambda seen: setattr(seen, "account", replace(_account(seen), index={})),
+        (
+            "slot 0 of request 1 is back, and key 0 leads nowhere",
+            "slot 1 of request 1 is back, and key 1 leads nowhere",
+            "slot 0 of request 2 is back, and key 2 leads nowhere",
+        ),
+    ),
+    Corruption(
+        "nobody_is_left_out_while_there_is_room",
+        selected,
+        lambda seen: setattr(seen.batches[2], "rows", seen.batches[2].rows[:1]),
+        ("request 2 has no row, and there is room for it",),
+    ),
+    Corruption(
+        "the_first_in_line_is_let_in_while_there_is_room",
+        selected,
+        _back_in_line,
+        ("request 2 waits, its 2 blocks and 0 promised ones are among 4 free ones",),
+    ),
+    Corruption(
+        "a_refusal_has_a_reason_that_holds",
+        arrived,
+        lambda seen: seen.now.declined.append((seen.requests[2], "never_fits")),
+        ("'b' is refused as never_fits, which does not hold",),
+    ),
+    Corruption(
+        "idle_means_that_nothing_is_left",
+        arrived,
+        lambda seen: setattr(seen, "account", replace(_account(seen), idle=True)),
+        ("the scheduler calls itself idle, and request 1 is live",),
     ),
 ]
 

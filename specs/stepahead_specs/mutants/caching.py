@@ -33,7 +33,7 @@ def one_token_too_many_is_published() -> Edits:
     return [Edit("results._commit", _SETTLED, "(int(columns.settled[seat]) + 1) // size")]
 
 
-@mutant("M18", "B73", expects=("INV-31",))
+@mutant("M18", "B73", expects=("INV-32",))
 def a_request_is_released_before_its_blocks_are_published() -> Edits:
     """A request that ends with the batch that completed its prompt leaves nothing in the cache."""
     return [
@@ -139,7 +139,7 @@ def a_reset_is_reported_and_not_done() -> Edits:
     ]
 
 
-@mutant("ours", expects=("INV-31",))
+@mutant("ours", expects=("INV-32",))
 def the_blocks_of_later_chunks_are_not_published() -> Edits:
     """Only the first chunk of a prompt gives its blocks their keys."""
     return [Edit("results._commit", "    if upto > done:", "    if upto > done == 0:")]

@@ -79,7 +79,9 @@ def the_history_of_a_resumed_request_is_cut() -> Edits:
     """The last token that was sampled before a preemption is left out of the history."""
     return [
         Edit(
-            "planning._history", "last = batch.ends - batch.samples", "last = batch.ends - batch.samples - 1"
+            "planning._history",
+            "last = batch.ends - batch.samples",
+            "last = batch.ends - batch.samples - 1",
         )
     ]
 
@@ -131,7 +133,11 @@ def a_preemption_keeps_the_epoch() -> Edits:
 def results_go_to_the_newest_batch() -> Edits:
     """Which rows a result belongs to is read from the newest batch, not from the one that is back."""
     return [
-        Edit("results.fill", "    sampled = seats\n", "    sampled = (state.outstanding or [batch])[-1].seats\n")
+        Edit(
+            "results.fill",
+            "    sampled = seats\n",
+            "    sampled = (state.outstanding or [batch])[-1].seats\n",
+        )
     ]
 
 
@@ -208,7 +214,7 @@ def the_fast_path_forgets_to_count() -> Edits:
     return [Edit("planning._select_again", "    steady.turns -= 1\n", "")]
 
 
-@mutant("ours", expects=("INV-16", "INV-32"))
+@mutant("ours", expects=("INV-16", "INV-33"))
 def the_fast_path_does_not_see_arrivals() -> Edits:
     """While the same rows can be selected again, nobody looks at the waiting line."""
     return [Edit("admission.arrive", "        state.steady = None\n", "")]

@@ -7,7 +7,13 @@ from stepahead_specs.mutants.registry import Edits, mutant
 @mutant("M01", "B01", "B04", "B05", "B10", expects=("INV-2", "INV-3"))
 def blocks_are_free_as_soon_as_a_request_ends() -> Edits:
     """Blocks go back to the pool at the end of a request, though a row in flight may touch them."""
-    return [Edit("state.State.vacate", "self.columns.held(seat).copy(), fence)", "self.columns.held(seat).copy(), 0)")]
+    return [
+        Edit(
+            "state.State.vacate",
+            "self.columns.held(seat).copy(), fence)",
+            "self.columns.held(seat).copy(), 0)",
+        )
+    ]
 
 
 @mutant("M02", "B04", "B13", "B14", expects=("INV-2", "INV-4", "kernel"))
@@ -81,8 +87,7 @@ def a_release_returns_early() -> Edits:
         Edit(
             "state.State.vacate",
             "    self.pool.release(self.columns.held(seat).copy(), fence)\n",
-            "    if not fence:\n"
-            "        self.pool.release(self.columns.held(seat).copy(), fence)\n",
+            "    if not fence:\n        self.pool.release(self.columns.held(seat).copy(), fence)\n",
         )
     ]
 
@@ -116,7 +121,9 @@ def the_last_block_of_a_hit_is_not_pinned() -> Edits:
     """All blocks of a cached prefix get a reference, but the deepest one."""
     return [
         Edit(
-            "blocks.BlockPool.hit", "self.references[blocks] += 1", "self.references[blocks[:-1]] += 1"
+            "blocks.BlockPool.hit",
+            "self.references[blocks] += 1",
+            "self.references[blocks[:-1]] += 1",
         )
     ]
 

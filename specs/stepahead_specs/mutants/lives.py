@@ -119,7 +119,7 @@ def the_length_guard_ignores_rows_in_flight() -> Edits:
     ]
 
 
-@mutant("M26", "B91", expects=("INV-15", "INV-32"))
+@mutant("M26", "B91", expects=("INV-15", "INV-33"))
 def the_length_guard_stops_one_early() -> Edits:
     """A request is left out one token before its end."""
     return [
@@ -167,7 +167,7 @@ def the_token_budget_counts_prompts_only() -> Edits:
     ]
 
 
-@mutant("M28", "B93", "B116", expects=("INV-32",))
+@mutant("M28", "B93", "B116", expects=("INV-33",))
 def a_draining_request_counts_as_running() -> Edits:
     """A request that has ended takes a place of the batch until its last row is back."""
     return [
@@ -191,12 +191,14 @@ def rows_that_drain_do_not_keep_the_kernel_busy() -> Edits:
     ]
 
 
-@mutant("M29", "B94", expects=("INV-15", "INV-33", "kernel"))
+@mutant("M29", "B94", expects=("INV-15", "INV-31", "kernel"))
 def admission_promises_blocks_twice() -> Edits:
     """What running requests are about to take counts as free for a newcomer."""
     return [
         Edit(
-            "planning._admit", "spare = pool.available - int(promised.sum())", "spare = pool.available"
+            "planning._admit",
+            "spare = pool.available - int(promised.sum())",
+            "spare = pool.available",
         )
     ]
 
@@ -225,7 +227,7 @@ def a_request_that_never_fits_is_admitted() -> Edits:
     ]
 
 
-@mutant("M32", "B114", expects=("INV-33",))
+@mutant("M32", "B114", expects=("INV-31",))
 def victims_are_taken_until_a_block_is_free_now() -> Edits:
     """What is about to come back does not count, so one victim after the other is chosen."""
     return [
@@ -242,7 +244,7 @@ def victims_are_taken_until_a_block_is_free_now() -> Edits:
     ]
 
 
-@mutant("B117", expects=("INV-15", "INV-33", "bench"))
+@mutant("B117", expects=("INV-15", "INV-31", "bench"))
 def a_request_is_its_own_victim() -> Edits:
     """A request that lacks a block may be preempted for itself."""
     return [
@@ -254,7 +256,7 @@ def a_request_is_its_own_victim() -> Edits:
     ]
 
 
-@mutant("ours", expects=("INV-15", "INV-33"))
+@mutant("ours", expects=("INV-15", "INV-31"))
 def the_oldest_is_the_first_victim() -> Edits:
     """Victims are taken from the front of the running requests, not from the back."""
     return [
@@ -263,7 +265,11 @@ def the_oldest_is_the_first_victim() -> Edits:
             "younger = ~leaving & (columns.rank[order] > columns.rank[lacking])",
             "younger = ~leaving & (columns.rank[order] != columns.rank[lacking])",
         ),
-        Edit("planning._make_room", "state.stays(order[younger][::-1])", "state.stays(order[younger])"),
+        Edit(
+            "planning._make_room",
+            "state.stays(order[younger][::-1])",
+            "state.stays(order[younger])",
+        ),
     ]
 
 
@@ -279,7 +285,7 @@ def a_victim_stays_in_the_plan() -> Edits:
     ]
 
 
-@mutant("B124", expects=("INV-32",))
+@mutant("B124", expects=("INV-33",))
 def the_request_behind_a_victim_is_skipped() -> Edits:
     """After a preemption the row before the one that lacked a block is left out."""
     return [
@@ -413,7 +419,9 @@ def clients_are_served_before_the_device() -> Edits:
 def an_end_in_the_line_is_not_counted() -> Edits:
     """The count of ended requests leaves out those that never ran."""
     return [
-        Edit("state.State.end", "self.counters.ended += 1", "self.counters.ended += seat != NO_SEAT")
+        Edit(
+            "state.State.end", "self.counters.ended += 1", "self.counters.ended += seat != NO_SEAT"
+        )
     ]
 
 
@@ -432,9 +440,7 @@ def waste_is_counted_before_it_happens() -> Edits:
 @mutant("B136", "M42", expects=("INV-14", "INV-29"))
 def stop_tokens_are_lost() -> Edits:
     """The stop tokens of a request do not reach the place where ends are decided."""
-    return [
-        Edit("admission.arrive", "stops=frozenset(event.stop_token_ids)", "stops=frozenset()")
-    ]
+    return [Edit("admission.arrive", "stops=frozenset(event.stop_token_ids)", "stops=frozenset()")]
 
 
 @mutant("M42", "B136", expects=("INV-14", "INV-29"))
@@ -448,9 +454,7 @@ def the_minimum_of_tokens_is_lost() -> Edits:
 @mutant("B98", expects=("INV-14", "INV-29"))
 def the_minimum_of_tokens_is_off_by_one() -> Edits:
     """A stop counts only beyond the minimum, not at it."""
-    return [
-        Edit("results._finish", "known[row] >= stay.floor", "known[row] > stay.floor")
-    ]
+    return [Edit("results._finish", "known[row] >= stay.floor", "known[row] > stay.floor")]
 
 
 @mutant("B33", "B103", expects=("INV-11", "INV-15", "kernel"))
@@ -465,7 +469,7 @@ def a_failed_batch_ends_nobody() -> Edits:
     ]
 
 
-@mutant("B37", expects=("INV-15", "INV-32", "INV-24"))
+@mutant("B37", expects=("INV-15", "INV-33", "INV-24"))
 def a_cancelled_request_stays_in_the_line() -> Edits:
     """A waiting request that is cancelled is not taken out of the line."""
     return [Edit("state.State.end", "        self.waiting.remove(stay)\n", "")]

@@ -98,6 +98,8 @@ def compiled(function: FunctionType, edits: Sequence[Edit]) -> CodeType:
             )
         source = source.replace(edit.old, edit.new)
     flags = __future__.annotations.compiler_flag
-    module = compile(source, f"<mutant of {function.__qualname__}>", "exec", flags, dont_inherit=True)
+    module = compile(
+        source, f"<mutant of {function.__qualname__}>", "exec", flags, dont_inherit=True
+    )
     (code,) = (constant for constant in module.co_consts if isinstance(constant, CodeType))
     return code

@@ -272,6 +272,7 @@ def _select_or_wait(state: State) -> list[Command]:
             if state.wake == wake:
                 return []
             state.wake = wake
+            timing.waits(running[0])
             return [WakeAt(wake_id=state.next_batch, at=due)]
     command = select(state)
     return [] if command is None else [command]

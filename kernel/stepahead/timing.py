@@ -4,24 +4,22 @@ Selecting early hides the preparation, but closes the batch to whoever arrives w
 still runs. `JustInTime` asks to be woken at the predicted end of the running batch, minus the
 predicted preparation, minus a margin. It predicts only from times in events, and it learns only
 from the first turn of a row set, so stretched and single-stepped runs learn the same. While it
-knows nothing about a shape, or has been late too often, it selects early: plain overlap.
+knows nothing about a batch, or has been late too often, it selects early: plain overlap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from stepahead.batches import Batch
-
-Shape: TypeAlias = tuple[int, ...]
 
 _MILLION: Final = 1_000_000
 _MARGIN_MIN: Final = 5_000
 _MARGIN_START: Final = 30_000
 _MARGIN_MAX: Final = 500_000
 _MARGIN_STEP: Final = 20_000
-_SHAPES_MAX: Final = 4096
+_KEYS_MAX: Final = 4096
 
 
 @dataclass(slots=True)
@@ -29,7 +27,7 @@ class Estimate:
     """A running mean and mean deviation of one duration, ns (the estimator of RFC 6298)."""
 
     mean: int
-    deviation: int = 0
+    deviation: int
 
     def learn(self, observed: int) -> None:
         """Move towards ``observed``."""
@@ -37,79 +35,120 @@ class Estimate:
         self.mean += error // 8
         self.deviation += (abs(error) - self.deviation) // 4
 
+    @property
+    def low(self) -> int:
+        """What it hardly ever falls below."""
+        return max(self.mean - 2 * self.deviation, 0)
+
+    @property
+    def high(self) -> int:
+        """What it hardly ever exceeds."""
+        return self.mean + 2 * self.deviation
+
+
+@dataclass(slots=True)
+class Durations:
+    """Estimates by a fine key, and by the coarse key that stands in for fine ones never seen."""
+
+    fine: dict[tuple[int, ...], Estimate] = field(default_factory=dict[tuple[int, ...], Estimate])
+    coarse: dict[int, Estimate] = field(default_factory=dict[int, Estimate])
+
+    def find(self, fine: tuple[int, ...], coarse: int) -> Estimate | None:
+        """Return what is known best, or None."""
+        return self.fine.get(fine) or self.coarse.get(coarse)
+
+    def learn(self, fine: tuple[int, ...], coarse: int, observed: int) -> None:
+        """Learn from one duration. A first one says nothing about deviations; an eighth is taken."""
+        rough = self.coarse.get(coarse)
+        if rough is None:
+            rough = self.coarse[coarse] = Estimate(observed, observed // 8)
+        else:
+            rough.learn(observed)
+        known = self.fine.get(fine)
+        if known is not None:
+            known.learn(observed)
+            return
+        if len(self.fine) >= _KEYS_MAX:
+            del self.fine[next(iter(self.fine))]
+        self.fine[fine] = Estimate(observed, rough.deviation)
+
+    def copy(self) -> Durations:
+        """Return an independent copy."""
+        return Durations(
+            {key: replace(known) for key, known in self.fine.items()},
+            {key: replace(known) for key, known in self.coarse.items()},
+        )
+
 
 @dataclass(slots=True)
 class JustInTime:
     """What was learnt about durations, ns.
 
     ``late_share`` (parts per million) is the share of preparations that may end after the device
-    does. ``margin`` (parts per million of the device's span) is steered to it: one that is late
-    raises it, one in time lowers it by as much less as it is more frequent.
+    does, of those that were made to wait. ``margin`` (parts per million of the device's span) is
+    steered to it: one that is late raises it, one in time lowers it by as much less as it is more
+    frequent. ``waited`` is the newest batch whose successor was made to wait; ``last`` are size and
+    span of the newest row set.
     """
 
     late_share: int
     margin: int = _MARGIN_START
-    spans: dict[Shape, Estimate] = field(default_factory=dict[Shape, Estimate])
-    preparations: dict[Shape, Estimate] = field(default_factory=dict[Shape, Estimate])
-    last: tuple[Shape, int] = ((), 0)
+    spans: Durations = field(default_factory=Durations)
+    preparations: Durations = field(default_factory=Durations)
+    last: tuple[tuple[int, ...], int] = ((), 0)
+    waited: int = 0
 
     def delay(self, batch: Batch) -> int:
         """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
-        if self.margin >= _MARGIN_MAX:
+        if self.margin > _MARGIN_MAX:
             return 0
-        shape = shape_of(batch)
-        span = self.spans.get(shape)
-        preparation = self.preparations.get(shape[:1])
+        size = _size(batch)
+        span = self.spans.find(size, size[1])
+        rows = batch.volume[0]
+        preparation = self.preparations.find((_rough(rows),), rows.bit_length())
         if span is None or preparation is None:
             return 0
         known, observed = self.last
-        lasts = observed if known == shape else span.mean - 2 * span.deviation
-        takes = preparation.mean + 2 * preparation.deviation
-        return max(0, lasts - takes - lasts * self.margin // _MILLION)
+        lasts = observed if known == size and not batch.fresh else span.low
+        return max(0, lasts - preparation.high - lasts * self.margin // _MILLION)
+
+    def waits(self, batch: Batch) -> None:
+        """The successor of ``batch`` is made to wait."""
+        if batch.fresh:
+            self.waited = batch.batch_id
 
     def prepared(self, batch: Batch) -> None:
         """Learn how long the preparation of a new row set took."""
         if batch.fresh:
-            _learn(self.preparations, shape_of(batch)[:1], batch.prepared_at - batch.selected_at)
+            rows, took = batch.volume[0], batch.prepared_at - batch.selected_at
+            self.preparations.learn((_rough(rows),), rows.bit_length(), took)
 
     def executed(self, batch: Batch, ended_at: int, *, late: bool) -> None:
         """Learn how long a new row set kept the device, and whether its successor was late."""
         if not batch.fresh:
             return
-        span = ended_at - batch.dispatched_at
-        shape = shape_of(batch)
-        _learn(self.spans, shape, span)
-        self.last = (shape, span)
-        relief = _MARGIN_STEP * self.late_share // (_MILLION - self.late_share)
-        self.margin += _MARGIN_STEP if late else -relief
-        self.margin = min(max(self.margin, _MARGIN_MIN), _MARGIN_MAX)
+        size, span = _size(batch), ended_at - batch.dispatched_at
+        self.spans.learn(size, size[1], span)
+        self.last = (size, span)
+        # A preparation that did not wait is not late for having waited. But whoever stopped waiting
+        # tries again after a while.
+        if self.waited == batch.batch_id or self.margin > _MARGIN_MAX:
+            relief = _MARGIN_STEP * self.late_share // (_MILLION - self.late_share)
+            self.margin += _MARGIN_STEP if late and self.margin <= _MARGIN_MAX else -relief
+            self.margin = max(self.margin, _MARGIN_MIN)
 
     def copy(self) -> JustInTime:
         """Return an independent copy."""
-        return replace(
-            self,
-            spans={shape: replace(known) for shape, known in self.spans.items()},
-            preparations={shape: replace(known) for shape, known in self.preparations.items()},
-        )
+        return replace(self, spans=self.spans.copy(), preparations=self.preparations.copy())
 
 
-def shape_of(batch: Batch) -> Shape:
-    """Return what durations are kept by: rows, then tokens and KV tokens, each within 1/8."""
+def _size(batch: Batch) -> tuple[int, ...]:
+    """Return what spans are kept by: rows, then tokens and KV tokens, each within 1/8."""
     rows, tokens, kv_tokens = batch.volume
-    return rows.bit_length(), rows, _rough(tokens), _rough(kv_tokens)
+    return rows, _rough(tokens), _rough(kv_tokens)
 
 
 def _rough(number: int) -> int:
     """Number the eighth of its octave in which ``number`` lies."""
     octave = max(number.bit_length() - 4, 0)
     return (octave << 4) + (number >> octave)
-
-
-def _learn(estimates: dict[Shape, Estimate], shape: Shape, observed: int) -> None:
-    known = estimates.get(shape)
-    if known is None:
-        if len(estimates) >= _SHAPES_MAX:
-            del estimates[next(iter(estimates))]
-        estimates[shape] = Estimate(observed)
-    else:
-        known.learn(observed)

@@ -14,6 +14,7 @@ import typer
 
 from stepahead_tools.calibrate_options import CalibrateOptions
 from stepahead_tools.explore_options import ExploreOptions
+from stepahead_tools.histories import CheckOptions
 from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
 
 app = typer.Typer(
@@ -76,8 +77,21 @@ def _calibrate(options: CalibrateOptions) -> None:
     calibrate_profile(options)
 
 
+def _check(options: CheckOptions) -> None:
+    """Check a history that any engine has written, in JSON lines.
+
+    Prints what was checked, what was found and what could not be checked. The engine is not needed,
+    nor is the kernel. The format is that of stepahead_specs.conformance.history; how to write one
+    stands in specs/conformance.md.
+    """
+    from stepahead_tools.histories import check  # noqa: PLC0415 # imported when it runs
+
+    check(options)
+
+
 add_command(app, "compare", CompareOptions, _compare)
 add_command(app, "replay", ReplayOptions, _replay)
+add_command(app, "check", CheckOptions, _check)
 add_command(app, "explore", ExploreOptions, _explore)
 add_command(app, "calibrate", CalibrateOptions, _calibrate)
 

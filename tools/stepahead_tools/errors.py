@@ -15,3 +15,7 @@ class Disagreement(StepaheadError):
 
 class Incomplete(StepaheadError):
     """An exploration found something wrong, or did not see everything: no pass either way."""
+
+
+class HistoryBroken(StepaheadError):
+    """A line of a history breaks a rule."""

@@ -8,6 +8,7 @@ from stepahead.errors import ConfigError
 from stepahead_models.errors import JournalError, SanitizerError, SimulationError, TraceMismatch
 from stepahead_models.npu import DeviceModelError
 from stepahead_models.traces import TraceError
+from stepahead_specs.conformance.history import HistoryError
 from stepahead_specs.invariants import InvariantViolated
 from stepahead_tools.errors import Disagreement, Incomplete, OptionError
 
@@ -21,6 +22,8 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (TraceError, NOT_USABLE),
     (OSError, NOT_USABLE),
     (JournalError, NOT_USABLE),
+    (HistoryError, NOT_USABLE),
+    (HistoryBroken, FOUND_WRONG),
     (Disagreement, FOUND_WRONG),
     (Incomplete, FOUND_WRONG),
     (SanitizerError, FOUND_WRONG),

@@ -112,7 +112,8 @@ def _run(host: Host, plan: Plan, prefix: list[int], choices: list[tuple[int, int
     coming, cancels = 0, 0
     while True:
         moves: list[tuple[str, Callable[[], object]]] = []
-        if host.may_prepare():
+        # That nothing is selected for nobody is left to the random runs.
+        if host.may_prepare() and host.live():
             moves.append(("prepare", host.prepare))
         if host.on_device() is not None:
             moves.append(("complete", host.complete))

@@ -230,10 +230,10 @@ class Judge:
         for token in seen.now.returned:
             self._contents.grow(token.handle, token.value)
             seen.requests[token.handle].keys = self._contents.keys(token.handle)
-        for request, token in fact.emitted:
+        for request, value in fact.emitted:
             known = seen.requests.get(request)
             offset = len(known.emitted) if known is not None else 0
-            seen.emitted(fact.batch, request, offset, token)
+            seen.emitted(fact.batch, request, offset, value)
             if known is not None and not known.live:
                 seen.now.order += [("emit", request)]
         self._finished(fact.finished)

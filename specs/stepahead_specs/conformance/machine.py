@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Final
 
 from hypothesis import event, note
@@ -100,7 +101,7 @@ class AdapterMachine(RuleBasedStateMachine):
             fresh = f"r{len(seen.requests)}"
             name = data.draw(st.sampled_from((fresh, fresh, *ended[-2:])), label="name")
             ask = replace(data.draw(asks(self.bounds, host.limits), label="ask"), request_id=name)
-            self._do(lambda host, ask=ask: host.submit(ask))
+            self._do(partial(Host.submit, ask=ask))
 
     @precondition(lambda self: self._rarely(3))
     @rule(data=st.data(), state=st.sampled_from(("queued", "prepared", "dispatched", "filled")))
@@ -122,7 +123,7 @@ class AdapterMachine(RuleBasedStateMachine):
 
     # -- the machine room ---------------------------------------------------------------------
 
-    @rule(turns=st.integers(1, 16), device_first=st.booleans())
+    @rule(turns=st.integers(1, 8), device_first=st.booleans())
     def run_on(self, turns: int, device_first: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
         """Host and device work by themselves for a while, one of them always first."""
         for _ in range(turns):
@@ -170,8 +171,9 @@ class AdapterMachine(RuleBasedStateMachine):
         try:
             move(host)
         except Exception as error:
-            type(self).failure = Failure(host.opened, tuple(host.facts), error)
-            note(type(self).failure.story())
+            failure = Failure(host.opened, tuple(host.facts), error)
+            type(self).failure = failure
+            note(failure.story())
             self.host = None
             raise
 

@@ -18,10 +18,10 @@ from stepahead_specs.conformance.history import (
 
 
 def tell(facts: Sequence[Fact]) -> str:
-    """Return one numbered sentence per fact; the numbers are those of the lines of a file."""
+    """Return one sentence per fact, numbered as the steps that violations name."""
     building = running = "."
     lines: list[str] = []
-    for number, fact in enumerate(facts, start=2):
+    for number, fact in enumerate(facts, start=1):
         if isinstance(fact, Completed):
             running = "."
         if isinstance(fact, Dispatched):

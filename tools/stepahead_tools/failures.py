@@ -10,7 +10,7 @@ from stepahead_models.npu import DeviceModelError
 from stepahead_models.traces import TraceError
 from stepahead_specs.conformance.history import HistoryError
 from stepahead_specs.invariants import InvariantViolated
-from stepahead_tools.errors import Disagreement, Incomplete, OptionError
+from stepahead_tools.errors import Disagreement, HistoryBroken, Incomplete, OptionError
 
 FOUND_WRONG: Final = 1
 NOT_USABLE: Final = 2

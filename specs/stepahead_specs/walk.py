@@ -26,7 +26,7 @@ from stepahead_specs.story import tell
 _DRAIN_MAX: Final = 1_500
 #: How often a verb that need not happen may happen at all in a scenario.
 _SWARM: Final = 0.5
-#: How often all requests of a scenario want many tokens and no model stops early.
+#: How often the requests of a scenario are patient.
 _PATIENT: Final = 0.3
 
 
@@ -65,6 +65,19 @@ class Move:
     ask: Ask | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What the requests of one scenario have in common.
+
+    ``families``: how many prefixes are shared among them; ``patient``: all want many tokens, and
+    no model stops early. Prompts end around a block's end more often than not.
+    """
+
+    block_size: int
+    families: int
+    patient: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A kernel's limits and what happens to it; at the end it is drained."""
@@ -96,8 +109,12 @@ def draw(random: Random, shape: Shape | None = None, length: int = 40) -> Scenar
     verbs = [verb for verb in Verb if verb in _ALWAYS or random.random() < _SWARM]
     weights = [verb.weight for verb in verbs]
     chosen = [Verb.ARRIVE, *random.choices(verbs, weights, k=length)]
-    patient = random.random() < _PATIENT
-    return Scenario(config, tuple(_move(random, verb, shape, patient) for verb in chosen))
+    style = Style(
+        block_size=config.block_size,
+        families=random.choice((1, 1, 3)),
+        patient=random.random() < _PATIENT,
+    )
+    return Scenario(config, tuple(_move(random, verb, shape, style) for verb in chosen))
 
 
 def play(
@@ -168,18 +185,19 @@ def _config(random: Random, shape: Shape) -> KernelConfig:
     )
 
 
-def _move(random: Random, verb: Verb, shape: Shape, patient: bool) -> Move:  # noqa: FBT001
-    ask = _ask(random, shape) if verb is Verb.ARRIVE else None
-    if ask is not None and patient:
+def _move(random: Random, verb: Verb, shape: Shape, style: Style) -> Move:
+    ask = _ask(random, shape, style) if verb is Verb.ARRIVE else None
+    if ask is not None and style.patient:
         ask = replace(ask, max_tokens=shape.output_max, eos_at=None, stop_token_ids=())
     return Move(verb, random.randint(0, 15), random.choice((False, True)), ask)
 
 
-def _ask(random: Random, shape: Shape) -> Ask:
+def _ask(random: Random, shape: Shape, style: Style) -> Ask:
     """Draw a request: families of shared prefixes, planned ends, now and then every option."""
     choice, whole = random.choice, random.randint
-    length = whole(1, shape.prompt_max)
-    family = whole(0, 2)
+    around = style.block_size * whole(1, 3) + choice((-1, 0, 1))
+    length = min(max(choice((around, whole(1, shape.prompt_max))), 1), shape.prompt_max)
+    family = whole(1, style.families)
     output_max = choice((shape.output_max, 3))
     max_tokens = whole(1, output_max)
     return Ask(

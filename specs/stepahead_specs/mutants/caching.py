@@ -9,7 +9,7 @@ _SETTLED = "int(columns.settled[seat]) // size"
 @mutant("M07", "B50", "B68", expects=("INV-5",))
 def blocks_are_published_when_they_are_scheduled() -> Edits:
     """A block gets its key when a row is given its positions, not when they are written."""
-    return [Edit("results._commit", _SETTLED, "int(columns.scheduled[seat]) // size")]
+    return [Edit("_commit", _SETTLED, "int(columns.scheduled[seat]) // size")]
 
 
 @mutant("M16", "B65", "B67", expects=("INV-5", "INV-21"))
@@ -17,7 +17,7 @@ def a_prefix_is_published_at_selection() -> Edits:
     """The prompt blocks of a batch get their keys when it is selected."""
     return [
         Edit(
-            "planning._reserve",
+            "_reserve",
             "    state.next_batch += 1\n",
             "    for stay in state.stays(seats):\n"
             "        full = min(int(columns.scheduled[stay.seat]) // state.config.block_size, len(stay.keys))\n"
@@ -30,16 +30,16 @@ def a_prefix_is_published_at_selection() -> Edits:
 @mutant("M17", "B68", "B71", expects=("INV-5",))
 def one_token_too_many_is_published() -> Edits:
     """A block gets its key one position before it is full."""
-    return [Edit("results._commit", _SETTLED, "(int(columns.settled[seat]) + 1) // size")]
+    return [Edit("_commit", _SETTLED, "(int(columns.settled[seat]) + 1) // size")]
 
 
 @mutant("M18", "B73", expects=("INV-32",))
 def a_request_is_released_before_its_blocks_are_published() -> Edits:
     """A request that ends with the batch that completed its prompt leaves nothing in the cache."""
     return [
-        Edit("results.fill", "    if not batch.decode:\n        _commit(state, batch)\n", ""),
+        Edit("fill", "    if not batch.decode:\n        _commit(state, batch)\n", ""),
         Edit(
-            "results.fill",
+            "fill",
             "    _move_on(state, batch, seats)\n",
             "    if not batch.decode:\n        _commit(state, batch)\n"
             "    _move_on(state, batch, seats)\n",
@@ -51,21 +51,21 @@ def a_request_is_released_before_its_blocks_are_published() -> Edits:
 def a_reused_block_stays_in_the_index() -> Edits:
     """A block that is handed out forgets its key, and the key still leads to it."""
     return [
-        Edit("blocks.BlockPool.take", "        self.block_of[forgotten[keyed]] = -1\n", ""),
+        Edit("BlockPool.take", "        self.block_of[forgotten[keyed]] = -1\n", ""),
     ]
 
 
 @mutant("M19", "B67", expects=("INV-5", "INV-6"))
 def a_reused_block_keeps_its_key() -> Edits:
     """A block that is handed out leaves the index and keeps its key."""
-    return [Edit("blocks.BlockPool.take", "        self.key[blocks] = NO_KEY\n", "        pass\n")]
+    return [Edit("BlockPool.take", "        self.key[blocks] = NO_KEY\n", "        pass\n")]
 
 
 @mutant("B69", expects=("INV-6",))
 def a_newer_copy_leaves_the_older_its_key() -> Edits:
     """When a second block gets the same content, the first one keeps the key as well."""
     return [
-        Edit("blocks.BlockPool.commit", "    self.key[before[before >= 0]] = NO_KEY\n", ""),
+        Edit("BlockPool.commit", "    self.key[before[before >= 0]] = NO_KEY\n", ""),
     ]
 
 
@@ -74,7 +74,7 @@ def a_whole_prompt_may_be_cached() -> Edits:
     """A hit may cover every known token, so that nothing is left to compute."""
     return [
         Edit(
-            "planning._admit",
+            "_admit",
             "keys = stay.keys[: (stay.known - 1) // config.block_size]",
             "keys = stay.keys[: stay.known // config.block_size]",
         )
@@ -86,7 +86,7 @@ def a_hit_is_rounded_up() -> Edits:
     """One block more than matched counts as cached."""
     return [
         Edit(
-            "planning._load_prefix",
+            "_load_prefix",
             "    tokens = len(cached) * state.config.block_size\n",
             "    tokens = len(cached) * state.config.block_size\n"
             "    if len(cached):\n"
@@ -100,7 +100,7 @@ def an_undone_grant_restores_a_wrong_key() -> Edits:
     """Blocks that a refused batch gives back get their old keys although others have them now."""
     return [
         Edit(
-            "blocks.BlockPool.give_back",
+            "BlockPool.give_back",
             "    keyed = keyed[self.block_of[receipt.forgotten[keyed]] < 0]\n",
             "",
         )
@@ -112,7 +112,7 @@ def a_cancelled_request_publishes_what_is_in_flight() -> Edits:
     """A request that ends gives keys to all its prompt blocks, written or not."""
     return [
         Edit(
-            "state.State.end",
+            "State.end",
             "        self.vacate(stay)\n",
             "        full = min(int(self.columns.blocks[seat]), len(stay.keys))\n"
             "        self.pool.commit(self.columns.held(seat)[:full].copy(), stay.keys[:full])\n"
@@ -124,7 +124,7 @@ def a_cancelled_request_publishes_what_is_in_flight() -> Edits:
 @mutant("B128", expects=("INV-6", "INV-18"))
 def a_reset_forgets_the_index_only() -> Edits:
     """After a reset blocks keep their keys."""
-    return [Edit("blocks.BlockPool.forget_all", "    self.key[:] = NO_KEY\n", "")]
+    return [Edit("BlockPool.forget_all", "    self.key[:] = NO_KEY\n", "")]
 
 
 @mutant("M39", "B129", expects=("INV-18",))
@@ -132,7 +132,7 @@ def a_reset_is_reported_and_not_done() -> Edits:
     """The answer to a reset is always that it is done."""
     return [
         Edit(
-            "kernel._answer",
+            "_answer",
             "ReportCacheReset(done=_reset(state, event.target))",
             "ReportCacheReset(done=_reset(state, event.target) or True)",
         )
@@ -142,4 +142,4 @@ def a_reset_is_reported_and_not_done() -> Edits:
 @mutant("ours", expects=("INV-32",))
 def the_blocks_of_later_chunks_are_not_published() -> Edits:
     """Only the first chunk of a prompt gives its blocks their keys."""
-    return [Edit("results._commit", "    if upto > done:", "    if upto > done == 0:")]
+    return [Edit("_commit", "    if upto > done:", "    if upto > done == 0:")]

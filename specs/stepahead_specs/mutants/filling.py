@@ -11,7 +11,7 @@ def batches_share_one_plan() -> Edits:
     """The arrays of the batch before are written in place for the next one."""
     return [
         Edit(
-            "planning._select_again",
+            "_select_again",
             "    scheduled = columns.scheduled[seats]\n",
             "    scheduled = columns.scheduled[seats]\n"
             "    if state.outstanding and state.outstanding[-1].seats is seats:\n"
@@ -26,7 +26,7 @@ def tokens_are_filled_in_by_row() -> Edits:
     """Row i of a batch gets the token of row i of the batch before."""
     return [
         Edit(
-            "results._dispatch",
+            "_dispatch",
             _FILL,
             "before = state.filled[-1] if state.filled else batch\n"
             "    tokens = columns.last_token[np.resize(before.seats, len(rows))]",
@@ -39,7 +39,7 @@ def only_the_batch_before_fills_in() -> Edits:
     """A request that was not in the batch before keeps its placeholder."""
     return [
         Edit(
-            "results._dispatch",
+            "_dispatch",
             _FILL,
             "before = state.filled[-1] if state.filled else batch\n"
             "    there = np.isin(batch.seats[rows], before.seats)\n"
@@ -52,9 +52,9 @@ def only_the_batch_before_fills_in() -> Edits:
 def tokens_wait_in_a_ring() -> Edits:
     """Sampled tokens wait in a ring of two places until they are filled in."""
     return [
-        Edit("results._dispatch", _FILL, "tokens = columns.last_token[batch.seats[rows] % 2]"),
+        Edit("_dispatch", _FILL, "tokens = columns.last_token[batch.seats[rows] % 2]"),
         Edit(
-            "results.fill",
+            "fill",
             "columns.last_token[sampled] = tokens",
             "columns.last_token[sampled % 2] = tokens",
         ),
@@ -65,9 +65,9 @@ def tokens_wait_in_a_ring() -> Edits:
 def a_batch_is_dispatched_before_it_is_filled() -> Edits:
     """The next batch goes out with the tokens of one step earlier."""
     return [
-        Edit("results.fill", "    columns.last_token[sampled] = tokens\n", ""),
+        Edit("fill", "    columns.last_token[sampled] = tokens\n", ""),
         Edit(
-            "results.fill",
+            "fill",
             "    commands = dispatch_next(state)\n",
             "    commands = dispatch_next(state)\n    columns.last_token[sampled] = tokens\n",
         ),
@@ -79,7 +79,7 @@ def the_history_of_a_resumed_request_is_cut() -> Edits:
     """The last token that was sampled before a preemption is left out of the history."""
     return [
         Edit(
-            "planning._history",
+            "_history",
             "last = batch.ends - batch.samples",
             "last = batch.ends - batch.samples - 1",
         )
@@ -91,7 +91,7 @@ def the_history_of_a_resumed_request_is_placeholders() -> Edits:
     """What was sampled before a preemption is told as placeholders."""
     return [
         Edit(
-            "planning._history",
+            "_history",
             "columns.tokens[batch.seats[row], span - prompt[row]]",
             "columns.tokens[batch.seats[row], span - prompt[row]] * 0 - 1",
         )
@@ -103,7 +103,7 @@ def a_victim_in_flight_is_preempted_at_once() -> Edits:
     """A request with rows outstanding is sent back to the line; their results come later."""
     return [
         Edit(
-            "planning._make_room",
+            "_make_room",
             "columns.intent[victim.seat] = Intent.PREEMPT.value",
             "state.requeue(victim)",
         )
@@ -115,18 +115,18 @@ def a_late_result_reaches_a_preempted_request() -> Edits:
     """A victim is preempted in flight, and nobody looks whose result it is."""
     return [
         Edit(
-            "planning._make_room",
+            "_make_room",
             "columns.intent[victim.seat] = Intent.PREEMPT.value",
             "state.requeue(victim)",
         ),
-        Edit("results.fill", "    _check_identity(state, batch, sampled, known)\n", ""),
+        Edit("fill", "    _check_identity(state, batch, sampled, known)\n", ""),
     ]
 
 
 @mutant("B38", "B129", expects=("INV-10", "INV-20"))
 def a_preemption_keeps_the_epoch() -> Edits:
     """A request that is preempted goes on in the same epoch."""
-    return [Edit("state.State.requeue", "    stay.epoch += 1\n", "")]
+    return [Edit("State.requeue", "    stay.epoch += 1\n", "")]
 
 
 @mutant("B59", expects=("INV-7", "INV-10", "kernel"))
@@ -134,7 +134,7 @@ def results_go_to_the_newest_batch() -> Edits:
     """Which rows a result belongs to is read from the newest batch, not from the one that is back."""
     return [
         Edit(
-            "results.fill",
+            "fill",
             "    sampled = seats\n",
             "    sampled = (state.outstanding or [batch])[-1].seats\n",
         )
@@ -146,7 +146,7 @@ def sampling_is_decided_when_the_batch_is_back() -> Edits:
     """Whether a row samples is judged by what is scheduled now, not by what was selected then."""
     return [
         Edit(
-            "results.fill",
+            "fill",
             "sampled = batch.seats[batch.samples & live]",
             "sampled = batch.seats[(columns.scheduled[batch.seats] >= columns.known[batch.seats]) & live]",
         )
@@ -158,7 +158,7 @@ def the_chunk_before_the_last_samples() -> Edits:
     """A prompt chunk counts as sampling when the next one would end the prompt."""
     return [
         Edit(
-            "planning._reserve",
+            "_reserve",
             "samples = ends >= columns.known[seats]",
             "samples = ends + state.config.max_tokens_per_row >= columns.known[seats]",
         )
@@ -169,7 +169,7 @@ def the_chunk_before_the_last_samples() -> Edits:
 def a_mixed_batch_sends_no_tokens() -> Edits:
     """Tokens go out only when every row of the batch has sampled."""
     return [
-        Edit("results.fill", "    if len(sampled):\n", "    if len(sampled) == len(batch.seats):\n")
+        Edit("fill", "    if len(sampled):\n", "    if len(sampled) == len(batch.seats):\n")
     ]
 
 
@@ -178,7 +178,7 @@ def tokens_are_numbered_by_what_is_scheduled() -> Edits:
     """The place of an output is taken from the rows that are prepared, not from what is known."""
     return [
         Edit(
-            "results.fill",
+            "fill",
             "first = offsets + 1 - len(steps)",
             "first = columns.scheduled[sampled] - columns.prompt[sampled]",
         )
@@ -189,10 +189,10 @@ def tokens_are_numbered_by_what_is_scheduled() -> Edits:
 def a_dead_row_still_speaks() -> Edits:
     """What the device returns for a request that has ended is sent all the same."""
     return [
-        Edit("results.fill", "        steps = steps[:, live[batch.samples]]\n", "        pass\n"),
-        Edit("results.fill", "batch.seats[batch.samples & live]", "batch.seats[batch.samples]"),
-        Edit("results.fill", "    sampled = seats\n", "    sampled = batch.seats\n"),
-        Edit("results.fill", "    _check_identity(state, batch, sampled, known)\n", ""),
+        Edit("fill", "        steps = steps[:, live[batch.samples]]\n", "        pass\n"),
+        Edit("fill", "batch.seats[batch.samples & live]", "batch.seats[batch.samples]"),
+        Edit("fill", "    sampled = seats\n", "    sampled = batch.seats\n"),
+        Edit("fill", "    _check_identity(state, batch, sampled, known)\n", ""),
     ]
 
 
@@ -201,7 +201,7 @@ def the_fast_path_opens_no_block() -> Edits:
     """Selecting the same rows again takes no new block where a row crosses a block's end."""
     return [
         Edit(
-            "planning._select_again",
+            "_select_again",
             "grown = np.flatnonzero(columns.blocks[seats] * state.config.block_size == scheduled)",
             "grown = EMPTY",
         )
@@ -211,10 +211,10 @@ def the_fast_path_opens_no_block() -> Edits:
 @mutant("ours", expects=("INV-12", "INV-13", "INV-26"))
 def the_fast_path_forgets_to_count() -> Edits:
     """Selecting the same rows again never asks whether one of them is at its end."""
-    return [Edit("planning._select_again", "    steady.turns -= 1\n", "")]
+    return [Edit("_select_again", "    steady.turns -= 1\n", "")]
 
 
 @mutant("ours", expects=("INV-16", "INV-33"))
 def the_fast_path_does_not_see_arrivals() -> Edits:
     """While the same rows can be selected again, nobody looks at the waiting line."""
-    return [Edit("admission.arrive", "        state.steady = None\n", "")]
+    return [Edit("arrive", "        state.steady = None\n", "")]

@@ -9,7 +9,7 @@ def blocks_are_free_as_soon_as_a_request_ends() -> Edits:
     """Blocks go back to the pool at the end of a request, though a row in flight may touch them."""
     return [
         Edit(
-            "state.State.vacate",
+            "State.vacate",
             "self.columns.held(seat).copy(), fence)",
             "self.columns.held(seat).copy(), 0)",
         )
@@ -21,7 +21,7 @@ def a_discarded_row_releases_its_new_blocks_again() -> Edits:
     """When a batch comes back, dead rows give up the blocks that were granted for them once more."""
     return [
         Edit(
-            "results.fill",
+            "fill",
             "    live = batch.live\n",
             "    live = batch.live\n"
             "    state.pool.release(batch.grant.blocks[~live[batch.grant_rows]], 0)\n",
@@ -34,7 +34,7 @@ def a_discarded_row_releases_the_block_of_its_token() -> Edits:
     """When a batch comes back, dead rows release the block they wrote, whoever it was opened by."""
     return [
         Edit(
-            "results.fill",
+            "fill",
             "    live = batch.live\n",
             "    live = batch.live\n"
             "    for seat, end in zip(batch.seats[~live], batch.ends[~live], strict=True):\n"
@@ -49,7 +49,7 @@ def blocks_of_rows_in_flight_are_forgotten() -> Edits:
     """A request that ends releases the blocks that are settled, not those of its rows in flight."""
     return [
         Edit(
-            "state.State.vacate",
+            "State.vacate",
             "self.columns.held(seat).copy(), fence)",
             "self.columns.held(seat)[: -(-int(self.columns.settled[seat]) // self.config.block_size)].copy(), fence)",
         )
@@ -61,7 +61,7 @@ def the_release_is_counted_from_the_text() -> Edits:
     """The number of blocks to release is computed from the known tokens, not from the table."""
     return [
         Edit(
-            "state.State.vacate",
+            "State.vacate",
             "self.columns.held(seat).copy(), fence)",
             "self.columns.held(seat)[: int(self.columns.known[seat]) // self.config.block_size].copy(), fence)",
         )
@@ -71,13 +71,13 @@ def the_release_is_counted_from_the_text() -> Edits:
 @mutant("M05", "B03", expects=("INV-2", "INV-3"))
 def a_seat_is_free_as_soon_as_its_request_ends() -> Edits:
     """A newcomer may get the seat, and with it the block table, of a row in flight."""
-    return [Edit("state.State.vacate", "    if fence:\n", "    if False:\n")]
+    return [Edit("State.vacate", "    if fence:\n", "    if False:\n")]
 
 
 @mutant("B29", expects=("INV-1", "INV-2"))
 def a_draining_seat_never_comes_back() -> Edits:
     """When the last row of an ended request is back, its seat is forgotten."""
-    return [Edit("state.State.pass_fences", "self.columns.free_seats.append(seat)", "pass")]
+    return [Edit("State.pass_fences", "self.columns.free_seats.append(seat)", "pass")]
 
 
 @mutant("B25", expects=("INV-1", "INV-2"))
@@ -85,7 +85,7 @@ def a_release_returns_early() -> Edits:
     """A request that ends with rows in flight gives up its seat and keeps its blocks."""
     return [
         Edit(
-            "state.State.vacate",
+            "State.vacate",
             "    self.pool.release(self.columns.held(seat).copy(), fence)\n",
             "    if not fence:\n        self.pool.release(self.columns.held(seat).copy(), fence)\n",
         )
@@ -97,7 +97,7 @@ def the_line_of_free_blocks_takes_a_block_twice() -> Edits:
     """A block that waits for a fence is put in line for every time it was released."""
     return [
         Edit(
-            "blocks.BlockPool.pass_fence",
+            "BlockPool.pass_fence",
             "blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]",
             "blocks[self.references[blocks] == 0]",
         )
@@ -109,7 +109,7 @@ def waiting_blocks_are_counted_by_reference() -> Edits:
     """A block that goes pending is counted even if somebody else still holds it."""
     return [
         Edit(
-            "blocks.BlockPool.release",
+            "BlockPool.release",
             "self.pending_count += int(waits.sum())",
             "self.pending_count += int((self.fence[blocks] > self.passed).sum())",
         )
@@ -121,7 +121,7 @@ def the_last_block_of_a_hit_is_not_pinned() -> Edits:
     """All blocks of a cached prefix get a reference, but the deepest one."""
     return [
         Edit(
-            "blocks.BlockPool.hit",
+            "BlockPool.hit",
             "self.references[blocks] += 1",
             "self.references[blocks[:-1]] += 1",
         )
@@ -133,7 +133,7 @@ def whoever_lets_go_last_does_not_wait() -> Edits:
     """A shared block remembers no fence while others hold it, so the last one frees it at once."""
     return [
         Edit(
-            "blocks.BlockPool.release",
+            "BlockPool.release",
             "self.fence[blocks] = np.maximum(self.fence[blocks], fence)",
             "self.fence[loose] = np.maximum(self.fence[loose], fence)",
         )
@@ -145,7 +145,7 @@ def the_end_and_the_preemption_both_release() -> Edits:
     """A preempted request is released on its way to the line and once more when it is seated."""
     return [
         Edit(
-            "state.State.requeue",
+            "State.requeue",
             "    self.vacate(stay)\n",
             "    self.pool.release(self.columns.held(stay.seat).copy(), 0)\n    self.vacate(stay)\n",
         )
@@ -157,7 +157,7 @@ def a_fence_passes_one_batch_early() -> Edits:
     """The fence of the oldest outstanding batch counts as passed while that batch is out."""
     return [
         Edit(
-            "state.State.pass_fences",
+            "State.pass_fences",
             "self.pool.pass_fence(oldest - 1)",
             "self.pool.pass_fence(oldest)",
         )
@@ -169,7 +169,7 @@ def a_fence_never_passes_when_nothing_is_left() -> Edits:
     """With no batch outstanding, fences are compared with the newest batch, which never passes."""
     return [
         Edit(
-            "state.State.pass_fences",
+            "State.pass_fences",
             "if self.outstanding else self.next_batch",
             "if self.outstanding else self.next_batch - 1",
         )
@@ -181,7 +181,7 @@ def pruned_rows_free_more_than_their_own() -> Edits:
     """When dead rows are left out of a batch, blocks that wait for any batch are free as well."""
     return [
         Edit(
-            "blocks.BlockPool.drop_fence",
+            "BlockPool.drop_fence",
             "self.fence[blocks[self.fence[blocks] == fence]] = 0",
             "self.fence[blocks] = 0",
         )
@@ -192,9 +192,9 @@ def pruned_rows_free_more_than_their_own() -> Edits:
 def a_refused_batch_keeps_its_blocks() -> Edits:
     """The blocks that were reserved for a batch stay with its requests when it is refused."""
     return [
-        Edit("planning.undo", "    pool.give_back(batch.grant.subset(kept))\n", ""),
+        Edit("undo", "    pool.give_back(batch.grant.subset(kept))\n", ""),
         Edit(
-            "planning.undo",
+            "undo",
             "    columns.blocks[seats] -= np.bincount(batch.grant_rows[kept], minlength=len(live))[live]\n",
             "",
         ),
@@ -206,7 +206,7 @@ def blocks_are_given_back_before_they_leave_the_table() -> Edits:
     """A refused batch returns its blocks, and the table still counts them."""
     return [
         Edit(
-            "planning.undo",
+            "undo",
             "    columns.blocks[seats] -= np.bincount(batch.grant_rows[kept], minlength=len(live))[live]\n",
             "",
         ),
@@ -216,10 +216,10 @@ def blocks_are_given_back_before_they_leave_the_table() -> Edits:
 @mutant("B29", "B32", expects=("INV-2", "INV-4"))
 def a_refused_admission_keeps_its_hit() -> Edits:
     """A request that returns to the line keeps the references on the prefix it had hit."""
-    return [Edit("planning.undo", "        pool.undo_hit(receipt)\n", "")]
+    return [Edit("undo", "        pool.undo_hit(receipt)\n", "")]
 
 
 @mutant("M14", "B40", expects=("INV-9", "INV-21"))
 def a_refused_batch_stays_scheduled() -> Edits:
     """The positions of a batch that was refused still count as given to rows."""
-    return [Edit("planning.undo", "    columns.scheduled[seats] = batch.positions[live]\n", "")]
+    return [Edit("undo", "    columns.scheduled[seats] = batch.positions[live]\n", "")]

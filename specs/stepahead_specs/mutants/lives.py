@@ -13,7 +13,7 @@ def an_end_is_told_again_when_its_row_is_discarded() -> Edits:
     """The last word goes out at the end, and once more when the discarded row is back."""
     return [
         Edit(
-            "results.fill",
+            "fill",
             _LINE,
             "    commands.extend(finished)\n"
             "    for row, reason in batch.dead.items():\n"
@@ -32,7 +32,7 @@ def a_cancel_waits_for_the_result() -> Edits:
     """A request on the device is not cancelled before its result has gone out."""
     return [
         Edit(
-            "kernel._cancelled",
+            "_cancelled",
             _GONE,
             "running = state.outstanding[:1]\n"
             "    if stay and running and running[0].row_of(stay.seat) is not None and stay.seat >= 0:\n"
@@ -47,7 +47,7 @@ def a_cancel_looks_into_batches_only() -> Edits:
     """A request that is in no batch at this moment is not found."""
     return [
         Edit(
-            "kernel._cancelled",
+            "_cancelled",
             _GONE,
             "if stay is None or stay.request_id != event.request_id or not any(\n"
             "        stay.seat >= 0 and b.row_of(stay.seat) is not None for b in state.outstanding\n"
@@ -61,7 +61,7 @@ def a_cancel_misses_requests_between_chunks() -> Edits:
     """A request whose prompt is half computed is not found."""
     return [
         Edit(
-            "kernel._cancelled",
+            "_cancelled",
             _GONE,
             "if stay is None or stay.request_id != event.request_id or (\n"
             "        stay.seat >= 0\n"
@@ -74,15 +74,15 @@ def a_cancel_misses_requests_between_chunks() -> Edits:
 @mutant("M25", "B105", expects=("INV-11", "INV-20"))
 def a_cancel_goes_by_the_id_alone() -> Edits:
     """A late cancel of a request that has ended hits the next one with the same id."""
-    return [Edit("kernel._cancelled", _KNOWN, "handle = state.newest.get(event.request_id)")]
+    return [Edit("_cancelled", _KNOWN, "handle = state.newest.get(event.request_id)")]
 
 
-@mutant("M25", "B84", "B105", expects=("INV-24",))
+@mutant("M25", "B84", "B105", expects=("INV-11", "INV-24"))
 def handles_are_used_again() -> Edits:
     """A handle is free for the next request when its request has ended."""
     return [
         Edit(
-            "admission.arrive",
+            "arrive",
             "    handle = state.next_handle\n",
             "    handle = 1 + max(state.live, default=0)\n",
         )
@@ -92,7 +92,7 @@ def handles_are_used_again() -> Edits:
 @mutant("M25", expects=("INV-24",))
 def an_id_may_be_live_twice() -> Edits:
     """A second request with a live id is admitted."""
-    return [Edit("admission._refusal", "if event.request_id in state.newest:", "if False:")]
+    return [Edit("_refusal", "if event.request_id in state.newest:", "if False:")]
 
 
 @mutant("B105", expects=("INV-24", "INV-34"))
@@ -100,7 +100,7 @@ def an_id_stays_taken_after_its_end() -> Edits:
     """A request that has ended still blocks its id."""
     return [
         Edit(
-            "state.State.end",
+            "State.end",
             "        del self.newest[stay.request_id]\n",
             "        pass\n",
         )
@@ -112,7 +112,7 @@ def the_length_guard_ignores_rows_in_flight() -> Edits:
     """A request may be selected until its last token is known."""
     return [
         Edit(
-            "planning._able",
+            "_able",
             "able[columns.scheduled[able] < columns.final[able] - 1]",
             "able[columns.known[able] < columns.final[able]]",
         )
@@ -124,7 +124,7 @@ def the_length_guard_stops_one_early() -> Edits:
     """A request is left out one token before its end."""
     return [
         Edit(
-            "planning._able",
+            "_able",
             "columns.scheduled[able] < columns.final[able] - 1",
             "columns.scheduled[able] < columns.final[able] - 2",
         )
@@ -136,7 +136,7 @@ def the_longest_length_is_not_kept() -> Edits:
     """A request may grow beyond the longest sequence of the model."""
     return [
         Edit(
-            "admission._final_length",
+            "_final_length",
             "min(event.prompt_length + event.max_tokens, state.config.max_model_len)",
             "event.prompt_length + event.max_tokens",
         )
@@ -148,7 +148,7 @@ def one_request_too_many_is_admitted() -> Edits:
     """Admission compares with at most where it needs less than."""
     return [
         Edit(
-            "planning._admit",
+            "_admit",
             "and running + len(hits) < config.max_concurrency",
             "and running + len(hits) <= config.max_concurrency",
         )
@@ -160,7 +160,7 @@ def the_token_budget_counts_prompts_only() -> Edits:
     """Decode rows cost nothing of the budget of a batch."""
     return [
         Edit(
-            "planning._plan",
+            "_plan",
             "left = _share(counts, want, group, left)",
             "left = max(left, _share(counts, want, group, left))",
         )
@@ -172,7 +172,7 @@ def a_draining_request_counts_as_running() -> Edits:
     """A request that has ended takes a place of the batch until its last row is back."""
     return [
         Edit(
-            "planning._admit",
+            "_admit",
             "and running + len(hits) < config.max_concurrency",
             "and running + len(hits) + len(state.fenced_seats) < config.max_concurrency",
         )
@@ -184,7 +184,7 @@ def rows_that_drain_do_not_keep_the_kernel_busy() -> Edits:
     """The kernel calls itself idle when no request is live, whatever is on the device."""
     return [
         Edit(
-            "kernel.Kernel.idle",
+            "Kernel.idle",
             "return not state.live and not state.outstanding and not state.ledger.open",
             "return not state.live",
         )
@@ -196,7 +196,7 @@ def admission_promises_blocks_twice() -> Edits:
     """What running requests are about to take counts as free for a newcomer."""
     return [
         Edit(
-            "planning._admit",
+            "_admit",
             "spare = pool.available - int(promised.sum())",
             "spare = pool.available",
         )
@@ -208,7 +208,7 @@ def a_request_that_fits_exactly_is_refused() -> Edits:
     """The last token, which needs no KV, is counted as if it did."""
     return [
         Edit(
-            "admission._does_not_fit",
+            "_does_not_fit",
             "_final_length(state, event) - 1",
             "_final_length(state, event)",
         )
@@ -220,7 +220,7 @@ def a_request_that_never_fits_is_admitted() -> Edits:
     """A request may need one block more than there are."""
     return [
         Edit(
-            "admission._does_not_fit",
+            "_does_not_fit",
             "if blocks > config.num_blocks:",
             "if blocks > config.num_blocks + 1:",
         )
@@ -232,12 +232,12 @@ def victims_are_taken_until_a_block_is_free_now() -> Edits:
     """What is about to come back does not count, so one victim after the other is chosen."""
     return [
         Edit(
-            "planning._make_room",
+            "_make_room",
             "missing = need - state.pool.available - state.pool.pending_count",
             "missing = need - state.pool.available",
         ),
         Edit(
-            "planning._make_room",
+            "_make_room",
             "    missing -= sum(_own_blocks(state, int(seat)) for seat in order[leaving])\n",
             "",
         ),
@@ -249,7 +249,7 @@ def a_request_is_its_own_victim() -> Edits:
     """A request that lacks a block may be preempted for itself."""
     return [
         Edit(
-            "planning._make_room",
+            "_make_room",
             "(columns.rank[order] > columns.rank[lacking])",
             "(columns.rank[order] >= columns.rank[lacking])",
         )
@@ -261,36 +261,36 @@ def the_oldest_is_the_first_victim() -> Edits:
     """Victims are taken from the front of the running requests, not from the back."""
     return [
         Edit(
-            "planning._make_room",
+            "_make_room",
             "younger = ~leaving & (columns.rank[order] > columns.rank[lacking])",
             "younger = ~leaving & (columns.rank[order] != columns.rank[lacking])",
         ),
         Edit(
-            "planning._make_room",
+            "_make_room",
             "state.stays(order[younger][::-1])",
             "state.stays(order[younger])",
         ),
     ]
 
 
-@mutant("B123", expects=("INV-10", "INV-12", "INV-28", "kernel"))
+@mutant("B123", expects=("INV-31",))
 def a_victim_stays_in_the_plan() -> Edits:
     """A request that is preempted for the batch under construction keeps its row in it."""
     return [
         Edit(
-            "planning._plan",
+            "_plan",
             "            able = _able(state)\n            short = len(able)\n        else:\n",
             "            short = len(able)\n        else:\n",
         )
     ]
 
 
-@mutant("B124", expects=("INV-33",))
+@mutant("B124", expects=("INV-15", "INV-33"))
 def the_request_behind_a_victim_is_skipped() -> Edits:
     """After a preemption the row before the one that lacked a block is left out."""
     return [
         Edit(
-            "planning._plan",
+            "_plan",
             "            able = _able(state)\n            short = len(able)\n        else:\n",
             "            able = _able(state)[1:]\n            short = len(able)\n        else:\n",
         )
@@ -302,7 +302,7 @@ def the_line_is_served_from_its_end() -> Edits:
     """The newest waiting request is served first."""
     return [
         Edit(
-            "requests.WaitingLine.head",
+            "WaitingLine.head",
             "    while self._heap:\n",
             "    if self._stays:\n        return self._stays[max(self._stays)]\n    while self._heap:\n",
         )
@@ -314,7 +314,7 @@ def a_preempted_request_goes_to_the_end_of_the_line() -> Edits:
     """A request that comes back waits behind everybody who arrived meanwhile."""
     return [
         Edit(
-            "state.State.requeue",
+            "State.requeue",
             "    self.waiting.add(stay)\n",
             "    stay.rank += 1000\n    self.waiting.add(stay)\n",
         )
@@ -324,7 +324,7 @@ def a_preempted_request_goes_to_the_end_of_the_line() -> Edits:
 @mutant("ours", expects=("INV-16",))
 def priorities_are_read_backwards() -> Edits:
     """The request with the largest priority number is served first."""
-    return [Edit("admission.arrive", "(event.priority * _ARRIVALS", "(-event.priority * _ARRIVALS")]
+    return [Edit("arrive", "(event.priority * _ARRIVALS", "(-event.priority * _ARRIVALS")]
 
 
 @mutant("B106", expects=("INV-11",))
@@ -332,7 +332,7 @@ def a_refusal_is_not_told() -> Edits:
     """A request that is not admitted gets no answer."""
     return [
         Edit(
-            "kernel._answer",
+            "_answer",
             "return [arrive(state, event)]",
             "return [word for word in [arrive(state, event)] if not hasattr(word, 'reason')]",
         )
@@ -344,7 +344,7 @@ def a_pause_does_not_wait_for_the_device() -> Edits:
     """A pause is reported when the host has nothing to build, whatever is on the device."""
     return [
         Edit(
-            "results.report_pause",
+            "report_pause",
             "not state.outstanding",
             "all(batch.state is BatchState.DISPATCHED for batch in state.outstanding)",
         )
@@ -354,7 +354,7 @@ def a_pause_does_not_wait_for_the_device() -> Edits:
 @mutant("B122", expects=("INV-19",))
 def a_pause_is_a_flag_that_nobody_reads() -> Edits:
     """Selection goes on during a pause."""
-    return [Edit("planning.may_select", "    not state.paused\n", "    True\n")]
+    return [Edit("may_select", "    not state.paused\n", "    True\n")]
 
 
 @mutant("ours", expects=("INV-19",))
@@ -362,7 +362,7 @@ def a_pause_is_forgotten_when_a_built_batch_is_abandoned() -> Edits:
     """A pause is reported when a batch comes back, and by no other end of the work."""
     return [
         Edit(
-            "kernel.Kernel.step",
+            "Kernel.step",
             "answer.extend(report_pause(state))",
             "answer.extend([] if isinstance(event, BatchPrepared) else report_pause(state))",
         )
@@ -374,19 +374,19 @@ def the_last_batch_waits_for_another() -> Edits:
     """A prepared batch is dispatched when the next one has been selected."""
     return [
         Edit(
-            "results.dispatch_next",
+            "dispatch_next",
             "while state.outstanding and",
             "while len(state.outstanding) > 1 and",
         )
     ]
 
 
-@mutant("ours", expects=("INV-25", "bench"))
+@mutant("ours", expects=("INV-25", "kernel"))
 def a_prepared_batch_does_not_wait_its_turn() -> Edits:
     """A batch is dispatched while the one before it is on the device."""
     return [
         Edit(
-            "kernel._prepared",
+            "_prepared",
             "    return dispatch_next(state)",
             "    before = state.outstanding\n"
             "    state.outstanding = [b for b in before if b.state is not BatchState.DISPATCHED]\n"
@@ -402,7 +402,7 @@ def one_batch_too_many_is_selected() -> Edits:
     """One more batch than the lookahead allows may stand outstanding."""
     return [
         Edit(
-            "planning.may_select",
+            "may_select",
             "len(outstanding) <= state.config.lookahead",
             "len(outstanding) <= state.config.lookahead + 1",
         )
@@ -412,7 +412,7 @@ def one_batch_too_many_is_selected() -> Edits:
 @mutant("ours", expects=("INV-30",))
 def clients_are_served_before_the_device() -> Edits:
     """Tokens go out before the next batch is dispatched."""
-    return [Edit("results.fill", "    return commands\n", "    return commands[::-1]\n")]
+    return [Edit("fill", "    return commands\n", "    return commands[::-1]\n")]
 
 
 @mutant("B132", expects=("INV-20",))
@@ -420,7 +420,7 @@ def an_end_in_the_line_is_not_counted() -> Edits:
     """The count of ended requests leaves out those that never ran."""
     return [
         Edit(
-            "state.State.end", "self.counters.ended += 1", "self.counters.ended += seat != NO_SEAT"
+            "State.end", "self.counters.ended += 1", "self.counters.ended += seat != NO_SEAT"
         )
     ]
 
@@ -430,7 +430,7 @@ def waste_is_counted_before_it_happens() -> Edits:
     """Rows count as wasted on the device when their request ends, dispatched or not."""
     return [
         Edit(
-            "state.State.end",
+            "State.end",
             "self.counters.discarded_rows += batch.state is BatchState.DISPATCHED",
             "self.counters.discarded_rows += 1",
         )
@@ -440,21 +440,21 @@ def waste_is_counted_before_it_happens() -> Edits:
 @mutant("B136", "M42", expects=("INV-14", "INV-29"))
 def stop_tokens_are_lost() -> Edits:
     """The stop tokens of a request do not reach the place where ends are decided."""
-    return [Edit("admission.arrive", "stops=frozenset(event.stop_token_ids)", "stops=frozenset()")]
+    return [Edit("arrive", "stops=frozenset(event.stop_token_ids)", "stops=frozenset()")]
 
 
 @mutant("M42", "B136", expects=("INV-14", "INV-29"))
 def the_minimum_of_tokens_is_lost() -> Edits:
     """A request may stop before it has its minimum of tokens."""
     return [
-        Edit("admission.arrive", "event.prompt_length + event.min_tokens", "event.prompt_length")
+        Edit("arrive", "event.prompt_length + event.min_tokens", "event.prompt_length")
     ]
 
 
 @mutant("B98", expects=("INV-14", "INV-29"))
 def the_minimum_of_tokens_is_off_by_one() -> Edits:
     """A stop counts only beyond the minimum, not at it."""
-    return [Edit("results._finish", "known[row] >= stay.floor", "known[row] > stay.floor")]
+    return [Edit("_finish", "known[row] >= stay.floor", "known[row] > stay.floor")]
 
 
 @mutant("B33", "B103", expects=("INV-11", "INV-15", "kernel"))
@@ -462,14 +462,22 @@ def a_failed_batch_ends_nobody() -> Edits:
     """The device fails a batch, and its requests wait for a result that never comes."""
     return [
         Edit(
-            "kernel._failed",
+            "_failed",
             "doomed = state.stays(batch.seats[batch.live])",
             "doomed = state.stays(batch.seats[~batch.live])",
         )
     ]
 
 
-@mutant("B37", expects=("INV-15", "INV-33", "INV-24"))
+@mutant("B37", expects=("kernel",))
 def a_cancelled_request_stays_in_the_line() -> Edits:
     """A waiting request that is cancelled is not taken out of the line."""
-    return [Edit("state.State.end", "        self.waiting.remove(stay)\n", "")]
+    return [Edit("State.end", "        self.waiting.remove(stay)\n", "")]
+
+
+@mutant("B103", "B111", "M28", expects=("INV-12",))
+def an_ended_request_stays_in_the_running_order() -> Edits:
+    """A request that has ended is still looked at when rows are selected."""
+    return [
+        Edit("State.vacate", "    self.order = self.order[self.order != seat]\n", ""),
+    ]

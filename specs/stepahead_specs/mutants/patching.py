@@ -12,12 +12,14 @@ import __future__
 
 import importlib
 import inspect
+import pkgutil
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import reduce
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
+
+import stepahead
 
 
 class StaleMutant(Exception):
@@ -29,7 +31,7 @@ class Edit:
     """One change.
 
     Args:
-        place: the function, as module and name below `stepahead`: "state.State.vacate".
+        place: the function, as module and name below `stepahead`: "State.vacate".
         old: text that stands exactly once in the function's source, without its indentation as a
             method.
         new: what stands there instead.
@@ -67,20 +69,29 @@ def applied(edits: Sequence[Edit]) -> Iterator[None]:
 
 
 def find(place: str) -> FunctionType:
-    """Return the function that a place names.
+    """Return the function of the kernel that a place names, whatever module it is in.
 
     Raises:
-        StaleMutant: there is none.
+        StaleMutant: there is none, or more than one.
     """
-    module, *names = place.split(".")
-    try:
-        owner: object = importlib.import_module(f"stepahead.{module}")
-        found: object = reduce(getattr, names, owner)
-    except (ImportError, AttributeError) as error:
-        raise StaleMutant(f"{place} is not in the kernel any more; name its new place") from error
-    if not isinstance(found, FunctionType):
-        raise StaleMutant(f"{place} is a {type(found).__name__}, and only functions can be edited")
-    return found
+    found = [function for module in _modules() if (function := _within(module, place)) is not None]
+    if len(found) != 1:
+        raise StaleMutant(f"{len(found)} functions of the kernel are {place}, not one; rename it")
+    return found[0]
+
+
+def _modules() -> list[ModuleType]:
+    names = [entry.name for entry in pkgutil.iter_modules(stepahead.__path__)]
+    return [importlib.import_module(f"stepahead.{name}") for name in names]
+
+
+def _within(module: ModuleType, place: str) -> FunctionType | None:
+    """Return the function if the module defines it; what it merely imports is not its own."""
+    found: object = module
+    for name in place.split("."):
+        found = getattr(found, name, None)
+    own = isinstance(found, FunctionType) and found.__module__ == module.__name__
+    return found if own and isinstance(found, FunctionType) else None
 
 
 def compiled(function: FunctionType, edits: Sequence[Edit]) -> CodeType:

@@ -1,0 +1,165 @@
+"""The hunt: the general searches, pointed at one mutant at a time.
+
+Nothing here knows what a mutant does. First random walks over the bench, a few thousand steps a
+second; who survives them meets the bounded explorer, on bounds with prefix caching, refusals and
+failures that fit into a minute. The mutants of the state tables take the explorer first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from stepahead_specs.explorer import Bounds, Exploration, Options, explore
+from stepahead_specs.invariants import INVARIANTS
+from stepahead_specs.mutants.registry import Mutant
+from stepahead_specs.story import tell
+from stepahead_specs.walk import Failure, draw, play, shrink
+
+#: Scenarios that a mutant has to survive before the explorer comes.
+SCENARIOS: Final = 400
+#: What the explorer then searches, and for how long at most.
+BOUNDS: Final = (
+    Bounds(requests=2, blocks=3, tokens=2, refusals=True, failures=True),
+    Bounds(requests=2, blocks=4, tokens=2, prompts=(2,), caching=True, refusals=True),
+    Bounds(requests=3, blocks=4, tokens=2, prompts=(2,), caching=True, refusals=True),
+    Bounds(requests=2, blocks=4, tokens=2, lookahead=2, prune=True),
+)
+_SECONDS: Final = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunted:
+    """How a hunt ended.
+
+    ``keys`` name who noticed, all in the same step: invariants by key, `kernel` where it raised,
+    `bench` where it asked for what no host can do, `progress` where it never ends. No key: the
+    mutant survived. ``tried`` are scenarios of a walk or states of an exploration.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    sentence: str
+    story: str
+    search: str
+    tried: int
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        """Tell whether anybody noticed."""
+        return bool(self.keys)
+
+
+def hunt(mutant: Mutant, *, seed: int = 0, shortest: bool = False) -> Hunted:
+    """Hunt one mutant of the museum; ``shortest``: make the scenario that kills it short."""
+    return chase(mutant.name, mutant.alive, (walked(seed, shortest=shortest), explored()))
+
+
+#: One search: what was found (None: nothing), its name, and how much was tried.
+Search = Callable[[], tuple[Failure | None, str, int]]
+
+
+def chase(
+    name: str, alive: Callable[[], AbstractContextManager[None]], searches: Sequence[Search]
+) -> Hunted:
+    """Run the searches, one after the other, on a living mutant until one finds something."""
+    began = time.monotonic()
+    found: Failure | None = None
+    kind, tried = "", 0
+    with alive():
+        for search in searches:
+            found, kind, tried = search()
+            if found is not None:
+                break
+    return Hunted(
+        name=name,
+        keys=found.keys if found else (),
+        sentence=found.sentence if found else "nobody noticed",
+        story=found.story if found else "",
+        search=kind,
+        tried=tried,
+        seconds=time.monotonic() - began,
+    )
+
+
+def walked(seed: int = 0, scenarios: int = SCENARIOS, *, shortest: bool = False) -> Search:
+    """Return the search by random walks."""
+
+    def search() -> tuple[Failure | None, str, int]:
+        for number in range(scenarios):
+            scenario = draw(Random(seed + number))  # noqa: S311 - repeatable, not secret
+            failure = play(scenario)
+            if failure is not None:
+                if shortest:
+                    _, failure = shrink(scenario, failure)
+                return failure, "walk", number + 1
+        return None, "walk", scenarios
+
+    return search
+
+
+def explored(bounds: Iterable[Bounds] = BOUNDS, seconds: float = _SECONDS) -> Search:
+    """Return the search by the bounded explorer; what it finds is shortest by itself."""
+
+    def search() -> tuple[Failure | None, str, int]:
+        states = 0
+        for entry in bounds:
+            found = explore(entry, Options(seconds_max=seconds))
+            states += found.states
+            if found.violation is not None:
+                return _failure(found), "explorer", states
+        return None, "explorer", states
+
+    return search
+
+
+def _failure(found: Exploration) -> Failure | None:
+    if found.violation is None:
+        return None
+    sentences = found.violation.sentences
+    keys = tuple(dict.fromkeys(_key(sentence) for sentence in sentences))
+    story = tell(found.violation.journal)
+    return Failure(keys, sentences[0], story, len(found.violation.events))
+
+
+def _key(sentence: str) -> str:
+    word = sentence.partition(" ")[0]
+    if word.startswith("INV-"):
+        return word
+    return "kernel" if sentence.startswith("the kernel") else "progress"
+
+
+# -- reports ----------------------------------------------------------------------------------
+
+
+def row(hunted: Hunted) -> tuple[str, str, str, str]:
+    """Return the cells of one line: mutant, who noticed, what was tried, seconds."""
+    by = ", ".join(hunted.keys) if hunted.killed else "SURVIVES"
+    unit = "scenarios" if hunted.search == "walk" else "states"
+    return hunted.name, by, f"{hunted.search}, {hunted.tried} {unit}", f"{hunted.seconds:.1f}"
+
+
+def matrix(hunts: Iterable[Hunted]) -> list[tuple[str, int, int, str]]:
+    """Return who catches what: key, mutants it caught alone, caught first, and one of them.
+
+    First means that no other rule spoke up in an earlier step; alone, that none did in the same.
+    """
+    kills = [hunted for hunted in hunts if hunted.killed]
+    keys = {entry.key for entry in INVARIANTS} | {key for kill in kills for key in kill.keys}
+    lines: list[tuple[str, int, int, str]] = []
+    for key in sorted(keys, key=_number):
+        first = [kill for kill in kills if key in kill.keys]
+        alone = [kill for kill in first if kill.keys == (key,)]
+        example = (alone or first)[0].name if first else ""
+        lines.append((key, len(alone), len(first), example))
+    return lines
+
+
+def _number(key: str) -> tuple[int, str]:
+    head, _, tail = key.partition("-")
+    return (int(tail), "") if head == "INV" else (1_000, key)

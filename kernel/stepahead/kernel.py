@@ -36,7 +36,8 @@ from stepahead.events import (
     Woke,
 )
 from stepahead.host_cache import complete, expire, fail, next_deadline
-from stepahead.planning import may_select, select, undo
+from stepahead.planning import may_select, select
+from stepahead.reservation import undo
 from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
 from stepahead.state import Counters, Snapshot, State
 from stepahead.stretches import Repeat, horizon, leap, repeat

@@ -1,6 +1,6 @@
 """Selection: which rows the next batch has, and which blocks they write.
 
-One selection is a transaction: `select` reserves, `undo` leaves no trace of it. Rows are ordered by
+One selection is a transaction (`reservation`). Rows are ordered by
 rank (priority, then arrival). A running request that lacks a block stops admission and every
 younger request's growth, and marks just enough of the youngest as victims.
 
@@ -13,17 +13,20 @@ third. Alone it always fits: a request that does not is refused at arrival.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask
+from stepahead.arrays import EMPTY, Ints
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.config import BatchPreference
 from stepahead.host_cache import begin, find, must_wait, take
 from stepahead.requests import Intent, Stay
-from stepahead.state import FILLED, QUEUED, State, Steady
-from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
+from stepahead.reservation import blocks_needed, reserve
+from stepahead.state import State, Steady
+from stepahead.tables import BatchState, RequestTrigger
 
 
 def may_select(state: State) -> bool:
@@ -52,7 +55,7 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
     columns = state.columns
     seats = steady.seats
     scheduled = columns.scheduled[seats]
-    grown = np.flatnonzero(columns.blocks[seats] * state.config.block_size == scheduled)
+    grown = (columns.blocks[seats] * state.config.block_size == scheduled).nonzero()[0]
     if steady.turns < 1 or len(grown) > state.pool.available:
         state.steady = None
         return None
@@ -107,48 +110,40 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
 
 def _plan(state: State) -> PrepareBatch | None:
     config, columns = state.config, state.columns
-    decode_first = config.preference is BatchPreference.DECODE_FIRST
     able = _able(state)
     short = len(able)  # rows from here on compute only what fits into the blocks they hold
     while True:
         seats = able[: config.max_concurrency]
-        lacking = np.maximum(columns.known[seats] - columns.scheduled[seats], 1)
-        decode = lacking == 1
-        want = np.minimum(lacking, config.max_tokens_per_row)
-        slack = columns.blocks[seats] * config.block_size - columns.scheduled[seats]
-        want[short:] = np.minimum(want, slack)[short:]
-        # Under prefill-first, decode rows are served last; until then each counts as served.
-        counts = want * decode
-        left = config.max_num_batched_tokens
-        for group in (decode, ~decode) if decode_first else (~decode,):
-            left = _share(counts, want, group, left)
-        needs = _blocks_needed(state, seats, counts)
-        if needs.sum() <= state.pool.available:
+        shares = _divide(state, seats, short)
+        lacking = _first_without_block(state, seats, shares)
+        if lacking is None:
             break
-        lacks = int((np.cumsum(needs) > state.pool.available).argmax())
-        if _make_room(state, int(seats[lacks]), int(needs[: lacks + 1].sum())):
+        row, needed = lacking
+        if _make_room(state, int(seats[row]), needed):
             able = _able(state)
             short = len(able)
         else:
-            short = lacks
+            short = row
     complete = short == len(able)
-    hits: dict[int, Receipt] = {}
+    counts, hits = shares.counts, dict[int, Receipt]()
     admitted: list[int] = []
     if complete and len(state.waiting):
-        hits, admitted, left = _admit(state, left, len(able), seats, needs)
-    if not decode_first:
-        _share(counts, want, decode, left)
+        hits, admitted, shares.left = _admit(state, shares, len(able), seats)
+    if config.preference is BatchPreference.PREFILL_FIRST:
+        # Until now each decode row counted as served; what is left is theirs.
+        counts[shares.single[max(shares.left, 0) :]] = 0
     if hits:
         seats = np.concatenate((seats, np.array(list(hits), dtype=np.int64)))
         counts = np.concatenate((counts, np.array(admitted, dtype=np.int64)))
-        by_rank = np.argsort(columns.rank[seats])
-        seats, counts = seats[by_rank], counts[by_rank]
-    seats, counts = seats[counts > 0], counts[counts > 0]
+        seats, counts = _by_rank(state, seats, counts)
+    served = counts.nonzero()[0]
+    if len(served) < len(seats):
+        seats, counts = seats[served], counts[served]
     if not len(seats):
         return None
-    batch, command = _reserve(state, seats, counts, hits)
+    batch, command = reserve(state, seats, counts, hits)
     if complete and batch.decode and len(seats) == len(able) and not hits:
-        room = columns.final[seats] - 1 - columns.scheduled[seats]
+        room = columns.final[seats] - 1 - batch.ends
         state.steady = Steady(
             seats=seats,
             handles=batch.handles,
@@ -156,32 +151,85 @@ def _plan(state: State) -> PrepareBatch | None:
             all_true=batch.samples,
             ones=command.token_counts,
             volume=batch.volume,
-            turns=int(room.min()),
+            turns=int(room[room.argmin()]),
         )
     return command
 
 
 def _able(state: State) -> Ints:
     """Return the seats of the requests that can have a row, in rank order."""
-    columns = state.columns
-    able: Ints = state.order[columns.intent[state.order] == Intent.NONE.value]
-    return able[columns.scheduled[able] < columns.final[able] - 1]
+    columns, order = state.columns, state.order
+    goes_on = columns.scheduled[order] < columns.final[order] - 1
+    goes_on &= columns.intent[order] == Intent.NONE.value
+    return order if np.count_nonzero(goes_on) == len(order) else order[goes_on]
 
 
-def _share(counts: Ints, want: Ints, group: Mask, left: int) -> int:
-    """Give the rows of ``group`` what they want, in order, until ``left`` tokens are spent."""
-    wanted = want[group]
-    before = np.cumsum(wanted) - wanted
-    given = np.clip(left - before, 0, wanted)
-    counts[group] = given
-    return left - int(given.sum())
+@dataclass(slots=True)
+class _Shares:
+    """What each row gets of the token budget.
+
+    ``counts`` has shape ``(rows,)``; ``left`` is what remains; ``single`` are the rows that want
+    one token: decode rows, and prompts with one token to go.
+    """
+
+    counts: Ints
+    left: int
+    single: Ints
+
+
+def _divide(state: State, seats: Ints, short: int) -> _Shares:
+    """Divide the token budget: in order, the preferred kind of rows first.
+
+    Under prefill-first, rows of one token are given it here without being charged for it.
+    """
+    config, columns = state.config, state.columns
+    scheduled = columns.scheduled[seats]
+    lacking = columns.known[seats] - scheduled
+    longer: list[int] = (lacking > 1).nonzero()[0].tolist()
+    single = (lacking <= 1).nonzero()[0]
+    left, most = config.max_num_batched_tokens, config.max_tokens_per_row
+    slack = None
+    if short < len(seats):
+        slack = columns.blocks[seats] * config.block_size - scheduled
+        single = single[(single < short) | (slack[single] > 0)]
+    decode_first = config.preference is BatchPreference.DECODE_FIRST
+    counts = np.zeros(len(seats), dtype=np.int64)
+    counts[single[:left] if decode_first else single] = 1
+    if decode_first:
+        left = max(left - len(single), 0)
+    # A handful: who is seated had a share of the budget of that batch.
+    for row in longer:
+        wanted = min(int(lacking[row]), most, left)
+        if slack is not None and row >= short:
+            wanted = min(wanted, int(slack[row]))
+        counts[row] = wanted
+        left -= wanted
+    return _Shares(counts, left, single)
+
+
+def _first_without_block(state: State, seats: Ints, shares: _Shares) -> tuple[int, int] | None:
+    """Return the first row that finds no block, and what the rows up to it need; None: all do."""
+    size, available = state.config.block_size, state.pool.available
+    spent = state.config.max_num_batched_tokens - shares.left + len(seats)
+    if spent // size + len(seats) <= available:
+        return None
+    needs = np.cumsum(_blocks_needed(state, seats, shares.counts))
+    if not len(needs) or needs[-1] <= available:
+        return None
+    row = int((needs > available).argmax())
+    return row, int(needs[row])
 
 
 def _blocks_needed(state: State, seats: Ints, counts: Ints) -> Ints:
-    """Return how many new blocks each row needs for ``counts`` more positions."""
-    columns, size = state.columns, state.config.block_size
-    needs = -(-(columns.scheduled[seats] + counts) // size) - columns.blocks[seats]
-    return np.where(counts > 0, np.maximum(needs, 0), 0)
+    columns = state.columns
+    ends = columns.scheduled[seats] + counts
+    return blocks_needed(ends, columns.blocks[seats], state.config.block_size)
+
+
+def _by_rank(state: State, seats: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Bring rows, of which the last are new, into the order of their ranks."""
+    by_rank = state.columns.rank[seats].argsort()
+    return seats[by_rank], counts[by_rank]
 
 
 def _make_room(state: State, lacking: int, need: int) -> bool:
@@ -226,7 +274,7 @@ def _in_transfer(state: State) -> int:
 
 
 def _admit(
-    state: State, left: int, running: int, seats: Ints, needs: Ints
+    state: State, shares: _Shares, running: int, seats: Ints
 ) -> tuple[dict[int, Receipt], list[int], int]:
     """Seat waiting requests, first in line only, while rows, tokens, seats and blocks last.
 
@@ -234,15 +282,14 @@ def _admit(
     beyond the needs of this batch and of running prompts. Returns the cached prefix that each new
     seat hit, the tokens that each computes, in order, and the tokens left.
     """
-    config, columns, pool = state.config, state.columns, state.pool
+    config, columns, pool, left = state.config, state.columns, state.pool, shares.left
     hits: dict[int, Receipt] = {}
     counts: list[int] = []
     stay = state.waiting.head()
-    if stay is None:
+    if stay is None or left < 1 or running >= config.max_concurrency:
         return hits, counts, left
-    promised = np.maximum(
-        -(-columns.known[seats] // config.block_size) - columns.blocks[seats], needs
-    )
+    ends = np.maximum(columns.known[seats], columns.scheduled[seats] + shares.counts)
+    promised = blocks_needed(ends, columns.blocks[seats], config.block_size)
     spare = pool.available - int(promised.sum())
     while (
         stay is not None
@@ -273,7 +320,7 @@ def _admit(
         stay = state.waiting.head()
     if hits:
         order = np.concatenate((state.order, np.array(list(hits), dtype=np.int64)))
-        state.order = order[np.argsort(columns.rank[order])]
+        state.order = order[columns.rank[order].argsort()]
     return hits, counts, left
 
 
@@ -287,132 +334,3 @@ def _load_prefix(state: State, stay: Stay, cached: Ints) -> None:
         counters.queried_tokens += stay.known
         counters.hit_tokens += tokens
     counters.recomputed_tokens += max(0, stay.settled_before - tokens)
-
-
-# -- the transaction --------------------------------------------------------------------------
-
-
-def _reserve(
-    state: State, seats: Ints, counts: Ints, hits: dict[int, Receipt]
-) -> tuple[Batch, PrepareBatch]:
-    """Take the blocks, move the requests, and write the batch down."""
-    columns = state.columns
-    positions = columns.scheduled[seats]
-    ends = positions + counts
-    needs = _blocks_needed(state, seats, counts)
-    grant = take(state, int(needs.sum()))
-    rows = np.repeat(np.arange(len(seats)), needs)
-    slots = columns.blocks[seats][rows] + np.arange(len(rows)) - (np.cumsum(needs) - needs)[rows]
-    columns.table[seats[rows], slots] = grant.blocks
-    columns.blocks[seats] += needs
-    columns.scheduled[seats] = ends
-    resting = (columns.state[seats] == QUEUED) | (columns.state[seats] == FILLED)
-    state.move(seats[resting], RequestTrigger.SELECT)
-    samples = ends >= columns.known[seats]
-    decode = bool(samples.all() and (counts == 1).all() and (ends > columns.prompt[seats]).all())
-    batch = Batch(
-        batch_id=state.next_batch,
-        seats=seats,
-        handles=columns.handle[seats],
-        epochs=columns.epoch[seats],
-        positions=positions,
-        ends=ends,
-        samples=samples,
-        decode=decode,
-        live=np.ones(len(seats), dtype=bool),
-        grant=grant,
-        grant_rows=rows,
-        hits=hits,
-        selected_at=state.now,
-        volume=(len(seats), int(counts.sum()), int(ends.sum())),
-        fresh=True,
-        loads=_loads_of(state, seats) if state.ledger.loading else (),
-    )
-    state.next_batch += 1
-    state.outstanding.append(batch)
-    row_of = {int(seat): row for row, seat in enumerate(seats)} if hits else {}
-    prefixes = [
-        (row_of[seat], columns.table[seat, : columns.settled[seat] // state.config.block_size])
-        for seat in hits
-        if columns.settled[seat]
-    ]
-    history = _history(state, batch)
-    return batch, PrepareBatch(
-        batch_id=batch.batch_id,
-        seats=seats,
-        handles=batch.handles,
-        epochs=batch.epochs,
-        positions=positions,
-        token_counts=counts,
-        samples=samples,
-        block_rows=np.concatenate([*(np.full(len(b), row) for row, b in prefixes), rows]),
-        block_slots=np.concatenate([*(np.arange(len(b)) for _, b in prefixes), slots]),
-        blocks=np.concatenate([*(b for _, b in prefixes), grant.blocks]),
-        history_rows=history[0],
-        history_positions=history[1],
-        history_tokens=history[2],
-    )
-
-
-def _loads_of(state: State, seats: Ints) -> tuple[int, ...]:
-    """Return the loads that requests in ``seats`` run on."""
-    loading = state.ledger.loading
-    handles: list[int] = state.columns.handle[seats].tolist()
-    return tuple(loading[handle] for handle in handles if handle in loading)
-
-
-def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
-    """Return row, position and value of the inputs that were sampled before a preemption.
-
-    The last input of a sampling row is not among them: it comes with the dispatch.
-    """
-    columns = state.columns
-    prompt = columns.prompt[batch.seats]
-    first = np.maximum(batch.positions, prompt)
-    last = batch.ends - batch.samples
-    rows = np.flatnonzero(last > first)
-    if not len(rows):
-        return EMPTY, EMPTY, EMPTY
-    spans: list[Ints] = [np.arange(first[row], last[row]) for row in rows]
-    tokens = [
-        columns.tokens[batch.seats[row], span - prompt[row]]
-        for row, span in zip(rows, spans, strict=True)
-    ]
-    return np.repeat(rows, [len(s) for s in spans]), np.concatenate(spans), np.concatenate(tokens)
-
-
-def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:
-    """Take back the newest selection: a refused or abandoned batch leaves no trace.
-
-    Rows whose request has ended meanwhile have nothing left to take back. A request that the batch
-    seated returns to the waiting line, and a load that was begun for it goes on; the others stand
-    where their last settled row left them.
-    """
-    columns, pool = state.columns, state.pool
-    batch.move(trigger)
-    state.outstanding.remove(batch)
-    live = batch.live
-    seats = batch.seats[live]
-    kept = live[batch.grant_rows]
-    pool.give_back(batch.grant.subset(kept))
-    columns.blocks[seats] -= np.bincount(batch.grant_rows[kept], minlength=len(live))[live]
-    columns.scheduled[seats] = batch.positions[live]
-    state.steady = None
-    for seat, receipt in reversed(batch.hits.items()):
-        stay = state.seated[seat]
-        if stay is None or stay.handle not in batch.handles[live]:
-            continue
-        # Behind the hit prefix stand blocks that a layer-wise load fills; it holds them as well.
-        pool.release(columns.table[seat, len(receipt.blocks) : columns.blocks[seat]].copy(), 0)
-        pool.undo_hit(receipt)
-        columns.blocks[seat] = 0
-        state.move(np.array([seat]), RequestTrigger.WITHDRAW)
-        state.vacate(stay)
-        state.waiting.add(stay)
-    for stay in state.stays(seats):
-        if state.newest_row(stay.seat):
-            continue
-        state.move(np.array([stay.seat]), RequestTrigger.RESTORE)
-        if columns.intent[stay.seat] == Intent.PREEMPT.value:
-            state.preempt(stay)
-    state.pass_fences()

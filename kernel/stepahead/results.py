@@ -59,7 +59,7 @@ def _dispatch(state: State, batch: Batch, *, pruned: bool) -> DispatchBatch:
     if batch.decode:
         rows = np.arange(len(batch.seats))
     else:
-        rows = np.flatnonzero(batch.samples & (batch.ends > columns.prompt[batch.seats]))
+        rows = (batch.samples & (batch.ends > columns.prompt[batch.seats])).nonzero()[0]
     if pruned:
         rows = rows[live[rows]]
     tokens = columns.last_token[batch.seats[rows]]
@@ -114,7 +114,7 @@ def check_tokens(batch: Batch, tokens: Ints) -> None:
             f"batch {batch.batch_id} returned tokens of shape {tokens.shape}; expected "
             f"(steps, {sampling}), one token per step and sampling row"
         )
-    if sampling and tokens.min() < 0:
+    if sampling and tokens.item(tokens.argmin()) < 0:
         live = batch.live[batch.samples]
         if tokens[:, live].size and tokens[:, live].min() < 0:
             raise HostContractError(
@@ -129,14 +129,12 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
     batch.move(BatchTrigger.FILL)
     state.outstanding.pop(0)
     state.filled.append(batch)
-    live = batch.live
-    seats = batch.seats if not batch.dead else batch.seats[live]
-    columns.settled[seats] = batch.ends if not batch.dead else batch.ends[live]
-    sampled = seats
+    seats, ends = batch.seats, batch.ends
     if batch.dead:
-        steps = steps[:, live[batch.samples]]
-    if not batch.decode:
-        sampled = batch.seats[batch.samples & live]
+        steps = steps[:, batch.live[batch.samples]]
+        seats, ends = seats[batch.live], ends[batch.live]
+    columns.settled[seats] = ends
+    sampled = seats if batch.decode else batch.seats[batch.samples & batch.live]
     known = columns.known[sampled]
     _check_identity(state, batch, sampled, known)
     tokens = steps[-1]
@@ -167,19 +165,22 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
 def _check_identity(state: State, batch: Batch, sampled: Ints, known: Ints) -> None:
     """A result belongs to (seat, incarnation, epoch, position); anything else is our bug."""
     columns = state.columns
-    mask = batch.samples & batch.live
-    if (
-        (columns.handle[sampled] != batch.handles[mask]).any()
-        or (columns.epoch[sampled] != batch.epochs[mask]).any()
-        or (known != batch.ends[mask]).any()
-    ):
+    handles, epochs, ends = batch.handles, batch.epochs, batch.ends
+    if batch.dead or not batch.decode:
+        mask = batch.samples & batch.live
+        handles, epochs, ends = handles[mask], epochs[mask], ends[mask]
+    wrong = columns.handle[sampled] != handles
+    wrong |= columns.epoch[sampled] != epochs
+    wrong |= known != ends
+    if np.count_nonzero(wrong):
         raise KernelBug(f"batch {batch.batch_id} came back for rows that are not its own")
 
 
 def _commit(state: State, batch: Batch) -> None:
     """Give the prompt blocks that are settled now their keys, in rank order."""
     columns, size = state.columns, state.config.block_size
-    for stay in state.stays(batch.seats[batch.live]):
+    computing = batch.live & (batch.positions < columns.prompt[batch.seats])
+    for stay in state.stays(batch.seats[computing]):
         seat = stay.seat
         done = int(columns.committed[seat])
         upto = min(int(columns.settled[seat]) // size, len(stay.keys))
@@ -191,13 +192,11 @@ def _commit(state: State, batch: Batch) -> None:
 def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[FinishRequest]:
     """End the requests whose newest token ends them."""
     columns = state.columns
-    ending = (tokens == columns.eos[sampled]) | (known >= columns.final[sampled])
+    ending = tokens == columns.eos[sampled]
+    ending |= known >= columns.final[sampled]
     finished: list[FinishRequest] = []
-    if not (ending.any() or state.stop_sets):
-        return finished
-    for row, stay in enumerate(state.stays(sampled)):
-        if not (ending[row] or stay.stops):
-            continue
+    rows = np.arange(len(sampled)) if state.stop_sets else ending.nonzero()[0]
+    for row, stay in zip(rows.tolist(), state.stays(sampled[rows]), strict=True):
         token = int(tokens[row])
         stops = token == stay.eos or token in stay.stops
         if stops and known[row] >= stay.floor:
@@ -221,7 +220,7 @@ def _move_on(state: State, batch: Batch, seats: Ints) -> None:
         for others in younger:
             going[others] = True
         state.move(seats[going[seats] & (columns.state[seats] == FILLED)], RequestTrigger.SELECT)
-    marked = columns.intent[seats] == Intent.PREEMPT.value
+    marked = (columns.intent[seats] == Intent.PREEMPT.value).nonzero()[0]
     for stay in state.stays(seats[marked]):
         if not state.newest_row(stay.seat):
             state.preempt(stay)

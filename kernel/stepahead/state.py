@@ -155,8 +155,7 @@ class State:
         column = REQUEST.edges[trigger]
         before = self.columns.state[seats]
         after = column[before]
-        if len(after) and after.min() == ILLEGAL:
-            row = int(after.argmin())
+        if len(after) and after[row := after.argmin()] == ILLEGAL:
             ident = str(self.columns.handle[seats[row]])
             raise REQUEST.refusal(ident, REQUEST.states[int(before[row])], trigger)
         self.columns.state[seats] = after

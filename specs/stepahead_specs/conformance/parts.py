@@ -70,6 +70,16 @@ NEVER: Final[Mapping[str, str]] = {
     "a_pause_waits_for_the_device": "no pause is asked for",
     "counters_equal_what_was_seen": "counters are not told",
     "a_state_follows_the_oldest_row": "the states of requests are derived, not told",
+    "a_marked_victim_joins_no_batch": "who is to be preempted is not told",
+    "the_youngest_are_the_victims": "who is to be preempted is not told",
+    "a_victim_is_chosen_for_want_of_blocks": "who is to be preempted is not told",
+    "content_that_came_back_can_be_found": "the keys of cached blocks are not told",
+    "nobody_is_left_out_while_there_is_room": "how full a batch should be is the engine's policy",
+    "the_first_in_line_is_let_in_while_there_is_room": (
+        "when a request is admitted is the engine's policy"
+    ),
+    "a_refusal_has_a_reason_that_holds": "reasons of refusals are the engine's own words",
+    "idle_means_that_nothing_is_left": "whether the engine calls itself idle is not told",
 }
 
 #: Situations that the kit does not bring about.
@@ -119,5 +129,7 @@ def _why_not(name: str, told: Collection[Part], waived: Mapping[str, str]) -> st
         return f"waived by the adapter: {waived[name]}"
     if name in NEVER:
         return NEVER[name]
-    missing = [part.value for part in NEEDS.get(name, tuple(Part)) if part not in told]
+    if name not in NEEDS:
+        return "it is new: nobody has said yet what it reads"
+    missing = [part.value for part in NEEDS[name] if part not in told]
     return f"it is not told {', nor '.join(missing)}" if missing else None

@@ -1,0 +1,182 @@
+"""A history is read strictly: a wrong line is a wrong file, a wrong fact is a wrong engine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepahead_specs.conformance.checker import check_history
+from stepahead_specs.conformance.history import HistoryError
+
+OPENED: dict[str, Any] = {
+    "fact": "opened",
+    "format": 1,
+    "scheduler": "mine",
+    "limits": {
+        "num_blocks": 4,
+        "block_size": 2,
+        "max_concurrency": 2,
+        "max_num_batched_tokens": 8,
+        "max_tokens_per_row": 8,
+        "max_model_len": 8,
+        "lookahead": 1,
+    },
+}
+SUBMITTED = {"fact": "submitted", "request": 0, "name": "a", "prompt": [11, 12], "max_tokens": 2}
+ROW = {"request": 0, "position": 0, "count": 2, "samples": True, "blocks": [0]}
+GOOD = [
+    SUBMITTED,
+    {"fact": "prepared", "batch": 1, "rows": [ROW]},
+    {"fact": "dispatched", "batch": 1, "inputs": [[11, 12]]},
+    {"fact": "prepared", "batch": 2, "rows": [ROW | {"position": 2, "count": 1, "blocks": [0, 1]}]},
+    {"fact": "completed", "batch": 1, "tokens": [7], "emitted": [[0, 7]]},
+    {"fact": "dispatched", "batch": 2, "inputs": [[7]]},
+    {
+        "fact": "completed",
+        "batch": 2,
+        "tokens": [8],
+        "emitted": [[0, 8]],
+        "finished": [[0, "length"]],
+    },
+    {"fact": "drained"},
+]
+
+
+def written(tmp_path: Path, *lines: object) -> Path:
+    """Write a history of these lines."""
+    path = tmp_path / "h.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def changed(line: int, **change: Any) -> list[dict[str, Any]]:  # noqa: ANN401 # any field
+    """Return the good history up to ``line``, whose fields are changed."""
+    facts: list[dict[str, Any]] = [dict(fact) for fact in GOOD[: line - 1]]
+    facts[line - 2] |= change
+    return facts
+
+
+def test_a_history_in_which_nothing_is_wrong_passes(tmp_path: Path) -> None:
+    """Two batches with one ahead, written by hand."""
+    checked = check_history(written(tmp_path, OPENED, *GOOD))
+    assert checked.violations == ()
+    assert checked.line is None
+    assert dict(checked.facts) == {
+        "submitted": 1,
+        "prepared": 2,
+        "dispatched": 2,
+        "completed": 2,
+        "drained": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "sentence"),
+    [
+        (
+            3,
+            {"rows": [ROW | {"blocks": []}]},
+            "the row of request 0 in batch 1 needs 1 blocks and has 0 [INV-21]",
+        ),
+        (
+            4,
+            {"inputs": [[11, 13]]},
+            (
+                "row 0 of batch 1 (request 0) is given 13 for position 1, the prompt has 12 there "
+                "[INV-7]"
+            ),
+        ),
+        (
+            4,
+            {"inputs": [[11]]},
+            "row 0 of batch 1 (request 0) has 2 positions and 1 inputs [INV-7]",
+        ),
+        (4, {"inputs": []}, "batch 1 has 1 rows and 0 inputs [INV-7]"),
+        (5, {"batch": 1}, "batch 1 is prepared a second time [INV-25]"),
+        (6, {"batch": 2}, "batch 2 comes back and was prepared, not dispatched [INV-25]"),
+        (6, {"batch": 9}, "batch 9 comes back and was never prepared [INV-25]"),
+        (6, {"tokens": [None]}, "batch 1 has tokens (None,) for other rows [INV-26]"),
+        (6, {"emitted": []}, "output 0 of request 0 from batch 1 is lost"),
+        (
+            6,
+            {"emitted": [[0, 9]]},
+            "batch 1 emits 9 as output 0 of request 0, batch 1 sampled 7",
+        ),
+        (
+            7,
+            {"inputs": [[8]]},
+            "row 0 of batch 2 (request 0) is given 8 for position 2, batch 1 sampled 7",
+        ),
+        (
+            8,
+            {"finished": []},
+            "after output 1 from batch 2 request 0 is live, it should be ended by length",
+        ),
+    ],
+)
+def test_a_wrong_fact_is_named_with_its_line(
+    tmp_path: Path, line: int, change: dict[str, Any], sentence: str
+) -> None:
+    """The first line that breaks a rule is found, and the sentence says what is wrong with it."""
+    checked = check_history(written(tmp_path, OPENED, *changed(line, **change)))
+    assert checked.line == line
+    assert sentence in {violation.sentence for violation in checked.violations}
+
+
+def test_a_request_without_an_end_is_found_where_everything_had_time(tmp_path: Path) -> None:
+    """Without a drained line nothing is said about ends; with one, every request must have one."""
+    assert check_history(written(tmp_path, OPENED, SUBMITTED)).violations == ()
+    checked = check_history(written(tmp_path, OPENED, SUBMITTED, {"fact": "drained"}))
+    assert [violation.sentence for violation in checked.violations] == ["request 0 has not ended"]
+
+
+def test_a_waived_rule_is_not_checked_and_its_reason_is_printed(tmp_path: Path) -> None:
+    """A waiver is no pass: the page lists it."""
+    path = written(tmp_path, OPENED, SUBMITTED, {"fact": "drained"})
+    checked = check_history(path, {"every_request_ends": "it was killed"})
+    assert checked.violations == ()
+    assert "INV-15 every request ends: waived by the adapter: it was killed" in checked.page()
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        (
+            [SUBMITTED],
+            "1: the first line must open a history: Invalid value 'submitted' - at `$.fact`",
+        ),
+        ([], "1: the first line must open a history: Input data was truncated"),
+        (
+            [OPENED | {"format": 2}],
+            "1: history format 2 is not known; write format 1",
+        ),
+        (
+            [OPENED, SUBMITTED | {"promt": []}],
+            "2: not a fact of a history: Object contains unknown field `promt`",
+        ),
+        (
+            [OPENED, SUBMITTED | {"prompt": ["a"]}],
+            "2: not a fact of a history: Expected `int`, got `str` - at `$.prompt[0]`",
+        ),
+        (
+            [OPENED, {"fact": "slept"}],
+            "2: not a fact of a history: Invalid value 'slept' - at `$.fact`",
+        ),
+        (
+            [OPENED, *GOOD[:4], GOOD[4], {"fact": "dispatched", "batch": 2}],
+            (
+                "7: it is told which tokens go into the device (`inputs` of a dispatch) in one place "
+                "and not in another; tell it always or never"
+            ),
+        ),
+    ],
+)
+def test_a_file_that_is_no_history_is_refused(
+    tmp_path: Path, lines: list[object], sentence: str
+) -> None:
+    """The sentence names file, line and field; nothing is said about the engine."""
+    path = written(tmp_path, *lines)
+    with pytest.raises(HistoryError) as caught:
+        check_history(path)
+    assert str(caught.value) == f"{path}:{sentence}"

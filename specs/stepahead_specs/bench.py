@@ -56,6 +56,10 @@ class BenchError(AssertionError):
     """The host was told something that it cannot carry out."""
 
 
+class LeftTheTables(BenchError):
+    """What was seen, or what the kernel says of it, is no walk through the declared tables."""
+
+
 @dataclass(slots=True)
 class Built:
     """A batch as the host built it: what each row reads, writes and takes in."""
@@ -241,7 +245,7 @@ class Bench:
             self.seen.accounted(account(self.kernel))
             check(self.seen)
             if apart := self.walkers.follow(self.seen):
-                raise BenchError("; ".join(apart))
+                raise LeftTheTables("; ".join(apart))
             self.goals.update(reached(self.seen))
             self.draining_max = max(self.draining_max, self.seen.draining())
         return commands

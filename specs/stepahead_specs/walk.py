@@ -16,7 +16,7 @@ from typing import Final
 
 from stepahead.config import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead.errors import StepaheadError
-from stepahead_specs.bench import Bench, BenchError
+from stepahead_specs.bench import Bench, BenchError, LeftTheTables
 from stepahead_specs.invariants import InvariantViolated
 from stepahead_specs.machines import EOS, Shape
 from stepahead_specs.oracle import Ask, HashModel
@@ -318,7 +318,7 @@ def _keys(error: Exception) -> tuple[str, ...]:
     if isinstance(error, InvariantViolated):
         return tuple(dict.fromkeys(violation.key for violation in error.violations))
     if isinstance(error, BenchError):
-        return ("bench",)
+        return ("lockstep",) if isinstance(error, LeftTheTables) else ("bench",)
     return ("kernel",)
 
 

@@ -153,26 +153,29 @@ def must_wait(state: State, stay: Stay, reload: Reload | None) -> bool:
 
 def begin(state: State, stay: Stay, cached: Ints, reload: Reload) -> Ints | None:
     """Load, and return the blocks that the request may run on meanwhile; None: it must wait."""
-    if not _may_start(state, cached, reload):
+    if not _may_start(state, stay, cached, reload):
         return None
     load = _start(state, stay, cached, reload)
     return load.blocks if load.layerwise else None
 
 
-def _may_start(state: State, cached: Ints, reload: Reload) -> bool:
+def _may_start(state: State, stay: Stay, cached: Ints, reload: Reload) -> bool:
     """Tell whether the load may write the blocks that it would get; if not, see that it may soon.
 
     A load is not a batch: nothing guards it, so what it overwrites must have its copy before. Its
-    own source and prefix are in use meanwhile: writing back must not take them.
+    own source and prefix are in use meanwhile: writing back must not take them. That is tried once
+    per epoch, since a host with few pages can keep only some of what goes.
     """
     if not state.config.write_back:
         return True
     pool, pages = state.pool, state.pages
     source, prefix = pages.hit(reload.pages), pool.hit(cached)
     blocks = pool.peek(len(reload.keys))
-    keys = pool.key[blocks]
-    kept = np.flatnonzero(keys >= 0)[::-1]
-    _store(state, blocks[kept], keys[kept], TransferKind.WRITE_BACK)
+    if stay.cleared_epoch != stay.epoch:
+        stay.cleared_epoch = stay.epoch
+        keys = pool.key[blocks]
+        kept = np.flatnonzero(keys >= 0)[::-1]
+        _store(state, blocks[kept], keys[kept], TransferKind.WRITE_BACK)
     pool.undo_hit(prefix)
     pages.undo_hit(source)
     return not state.ledger.guards(blocks)
@@ -196,6 +199,8 @@ def _start(state: State, stay: Stay, cached: Ints, reload: Reload) -> Transfer:
         epoch=stay.epoch,
         layerwise=state.config.layerwise_reload and len(reload.pages) > 0,
     )
+    if load.layerwise:
+        pool.hit(blocks)  # for the request, which has them in its table from now on
     ledger.enter(load)
     stay.load_epoch = stay.epoch
     state.outbox.append(

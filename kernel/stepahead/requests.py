@@ -26,7 +26,8 @@ class Stay:
 
     While the request has a seat, its columns hold what changes; while it waits, this record does:
     ``epoch``, ``sampled`` (tokens sampled before a preemption) and ``settled_before`` (KV positions
-    that the preemption gave up). ``load_epoch`` is the epoch in which it loaded from another tier.
+    that the preemption gave up). ``load_epoch`` is the epoch in which it loaded from another tier,
+    ``cleared_epoch`` the one in which it had blocks written back for that.
     """
 
     request_id: str
@@ -44,6 +45,7 @@ class Stay:
     sampled: Ints = field(default_factory=lambda: EMPTY)
     settled_before: int = 0
     load_epoch: int = -1
+    cleared_epoch: int = -1
 
     @property
     def known(self) -> int:

@@ -343,7 +343,8 @@ def digest(state: State) -> str:
         for transfer in ledger.open.values():
             feed(*(getattr(transfer, entry.name) for entry in fields(transfer)))
         feed(sorted(ledger.loading.items()), sorted(ledger.storing), sorted(ledger.late))
-        feed(ledger.next_id, [stay.load_epoch for stay in state.live.values()], state.wake)
+        feed(ledger.next_id, state.wake)
+        feed([(stay.load_epoch, stay.cleared_epoch) for stay in state.live.values()])
         feed([batch.loads for batch in state.outstanding])
     if state.timing is not None:
         feed(repr(state.timing), state.wake, state.joinable)

@@ -8,8 +8,9 @@ import pytest
 
 from stepahead import BatchPreference, ConfigError, WaitingOrder
 from stepahead_models.profiles import load_profile
+from stepahead_tools.engine_options import OrderChoice, PreferChoice
 from stepahead_tools.errors import OptionError
-from stepahead_tools.options import CompareOptions, OrderChoice, PreferChoice, ReplayOptions
+from stepahead_tools.options import CompareOptions, ReplayOptions
 from stepahead_tools.pacing import Pacing
 from stepahead_tools.settings import (
     EAGER,

@@ -12,9 +12,10 @@ from typing import Final
 from stepahead import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead_models.profiles import Profile
 from stepahead_models.traces import Ends
+from stepahead_tools.engine_options import OrderChoice, PreferChoice
 from stepahead_tools.errors import OptionError
 from stepahead_tools.metrics import Objectives, SingleToken
-from stepahead_tools.options import CompareOptions, OrderChoice, PreferChoice, RunOptions
+from stepahead_tools.options import CompareOptions, RunOptions
 from stepahead_tools.pacing import Kind, Pacing
 
 #: Size of the tokenizer of Llama 3.1, and its end-of-turn token.

@@ -1,0 +1,107 @@
+"""Options: which requests arrive when, how they end, and what is measured of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final
+
+import typer
+
+_LOAD: Final = "Load (times in ms, s or as said)"
+_ENDS: Final = "How requests end and what is measured"
+
+
+class EndsChoice(StrEnum):
+    """How requests of a trace end."""
+
+    EOS = "eos"
+    LENGTH = "length"
+
+
+class SingleTokenChoice(StrEnum):
+    """How a request with one output token stands to a TPOT objective."""
+
+    MEETS = "meets"
+    FAILS = "fails"
+    EXCLUDE = "exclude"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadOptions:
+    """How the requests of the trace arrive."""
+
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Take the first N requests only.", rich_help_panel=_LOAD),
+    ] = None
+    speed: Annotated[
+        float | None,
+        typer.Option(help="Divide the arrival times by X.", rich_help_panel=_LOAD),
+    ] = None
+    load: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale the arrival times so that requests arrive at X times the capacity: the "
+            "requests/s of an eager run of the same requests that all arrive at time 0.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Poisson arrivals at R requests/s.", rich_help_panel=_LOAD),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            help="Closed loop: C requests at once, the next arrives when one ends.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        typer.Option(help="Of Poisson arrivals, noise and sampled tokens.", rich_help_panel=_LOAD),
+    ] = 0
+    skip_bad_lines: Annotated[
+        bool,
+        typer.Option(
+            "--skip-bad-lines",
+            help="Leave bad lines of the trace out, count and report them.",
+            rich_help_panel=_LOAD,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOptions:
+    """How they end, and the statistics."""
+
+    ends: Annotated[
+        EndsChoice,
+        typer.Option(
+            help="Requests end with an EOS token that nobody knows ahead, or by max_tokens.",
+            rich_help_panel=_ENDS,
+        ),
+    ] = EndsChoice.EOS
+    warmup: Annotated[
+        int,
+        typer.Option(
+            help="Leave the first N requests out of the statistics.", rich_help_panel=_ENDS
+        ),
+    ] = 0
+    goodput: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:MS ...",
+            help="Objectives in ms, for example: ttft:200 tpot:30 e2el:10000. Goodput counts the "
+            "completed requests that meet all of them.",
+            rich_help_panel=_ENDS,
+        ),
+    ] = None
+    goodput_single_token: Annotated[
+        SingleTokenChoice,
+        typer.Option(
+            help="How a request with one output token stands to a TPOT objective.",
+            rich_help_panel=_ENDS,
+        ),
+    ] = SingleTokenChoice.MEETS

@@ -1,0 +1,97 @@
+"""Options: the simulated machine, and what a command writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+_MACHINE: Final = "Simulated machine"
+_OUTPUT: Final = "Output"
+
+
+class LogFormatChoice(StrEnum):
+    """How log lines look."""
+
+    CONSOLE = "console"
+    JSON = "json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions:
+    """The device and the host beside it."""
+
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="PROFILE",
+            help="A device profile by name, or the path of a TOML file.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = "rngd-llama-3.1-8b"
+    cpu_scale: Annotated[
+        float,
+        typer.Option(help="Multiply every CPU cost by X.", rich_help_panel=_MACHINE),
+    ] = 1.0
+    npu_sampling: Annotated[
+        bool,
+        typer.Option(
+            "--npu-sampling/--host-sampling",
+            help="Where the next tokens are drawn.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = False
+    noise: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            help="Largest random deviation of NPU and CPU times, a function of seed and batch.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = 0.0
+    unchecked: Annotated[
+        bool,
+        typer.Option(
+            "--unchecked",
+            help="For speed: no KV memory and no sanitizer; tokens are a function of request and "
+            "place. All times stay the same.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = False
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Check the invariants after each step; for small runs.",
+            rich_help_panel=_MACHINE,
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """Where results go."""
+
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the result as JSON (schema 1); `-`: standard output, no table.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every event and command; compare adds the loop's name before the suffix.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None
+    log_format: Annotated[
+        LogFormatChoice,
+        typer.Option(help="Log lines on standard error.", rich_help_panel=_OUTPUT),
+    ] = LogFormatChoice.CONSOLE

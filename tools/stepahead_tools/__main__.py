@@ -15,6 +15,7 @@ import typer
 from stepahead_tools.calibrate_options import CalibrateOptions
 from stepahead_tools.explore_options import ExploreOptions
 from stepahead_tools.histories import CheckOptions
+from stepahead_tools.mutants_options import MutantsOptions
 from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
 
 app = typer.Typer(
@@ -89,10 +90,23 @@ def _check(options: CheckOptions) -> None:
     check(options)
 
 
+def _mutants(options: MutantsOptions) -> None:
+    """Plant known defects of real schedulers into the kernel, one at a time, and hunt them.
+
+    Random walks and the bounded explorer, with all invariants, must notice each of them. Prints who
+    noticed, after how much, and at the end which invariant catches what. Exits with 1 if a mutant
+    survives.
+    """
+    from stepahead_tools.mutants import hunt_mutants  # noqa: PLC0415 # imported when it runs
+
+    hunt_mutants(options)
+
+
 add_command(app, "compare", CompareOptions, _compare)
 add_command(app, "replay", ReplayOptions, _replay)
 add_command(app, "check", CheckOptions, _check)
 add_command(app, "explore", ExploreOptions, _explore)
+add_command(app, "mutants", MutantsOptions, _mutants)
 add_command(app, "calibrate", CalibrateOptions, _calibrate)
 
 

@@ -17,5 +17,9 @@ class Incomplete(StepaheadError):
     """An exploration found something wrong, or did not see everything: no pass either way."""
 
 
+class Survived(StepaheadError):
+    """A mutant of the kernel lives: no invariant noticed its defect."""
+
+
 class HistoryBroken(StepaheadError):
     """A line of a history breaks a rule."""

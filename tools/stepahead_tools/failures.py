@@ -10,7 +10,14 @@ from stepahead_models.npu import DeviceModelError
 from stepahead_models.traces import TraceError
 from stepahead_specs.conformance.history import HistoryError
 from stepahead_specs.invariants import InvariantViolated
-from stepahead_tools.errors import Disagreement, HistoryBroken, Incomplete, OptionError
+from stepahead_specs.mutants import StaleMutant
+from stepahead_tools.errors import (
+    Disagreement,
+    HistoryBroken,
+    Incomplete,
+    OptionError,
+    Survived,
+)
 
 FOUND_WRONG: Final = 1
 NOT_USABLE: Final = 2
@@ -23,7 +30,9 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (OSError, NOT_USABLE),
     (JournalError, NOT_USABLE),
     (HistoryError, NOT_USABLE),
+    (StaleMutant, NOT_USABLE),
     (HistoryBroken, FOUND_WRONG),
+    (Survived, FOUND_WRONG),
     (Disagreement, FOUND_WRONG),
     (Incomplete, FOUND_WRONG),
     (SanitizerError, FOUND_WRONG),

@@ -1,0 +1,65 @@
+"""Wrong state tables die by behaviour: by search where an edge is wrong, by force where one is new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import cast
+
+import pytest
+
+from stepahead.tables import BATCH_ROWS, REQUEST_ROWS
+from stepahead_specs.mutants.tables import EQUIVALENT, Cell, asked, cells, hunt_cell
+
+CELLS = cells()
+CHANGED = [cell for cell in CELLS if cell.before is not None]
+NEW = [cell for cell in CELLS if cell.before is None]
+
+
+def test_every_cell_of_both_tables_is_mutated_in_every_way() -> None:
+    """Six states and refusal are seven values of a cell; each but its own is a mutant."""
+    assert len(CELLS) == 6 * (6 * 9 + 6 * 7)
+    assert len({cell.name for cell in CELLS}) == len(CELLS)
+
+
+def test_a_mutant_of_a_cell_leaves_no_trace() -> None:
+    """The declaration and its integers are as they were, whatever the cell held."""
+    before = [dict(row) for row in (*REQUEST_ROWS.values(), *BATCH_ROWS.values())]
+    for cell in CELLS:
+        with cell.alive():
+            pass
+    assert [dict(row) for row in (*REQUEST_ROWS.values(), *BATCH_ROWS.values())] == before
+
+
+def test_the_sound_kernel_asks_for_every_declared_edge_and_for_no_other() -> None:
+    """So a new edge changes no run, and only force can find it."""
+    tables: tuple[Mapping[Enum, Mapping[Enum, Enum]], ...] = (
+        cast("Mapping[Enum, Mapping[Enum, Enum]]", REQUEST_ROWS),
+        cast("Mapping[Enum, Mapping[Enum, Enum]]", BATCH_ROWS),
+    )
+    declared = {(state, trigger) for rows in tables for state, row in rows.items() for trigger in row}
+    assert asked() == declared
+
+
+def test_every_new_edge_dies_by_force() -> None:
+    """What no rule asks for is refused by the sound table, and by no mutant that has the edge."""
+    assert [cell.name for cell in NEW if not hunt_cell(cell).killed] == []
+
+
+def test_force_finds_nothing_in_the_sound_table() -> None:
+    """A forced trigger that is refused leaves the state as it was."""
+    sound = [Cell(c.machine, c.state, c.trigger, None, None) for c in NEW]
+    assert [cell.name for cell in sound if hunt_cell(cell).killed] == []
+
+
+@pytest.mark.parametrize("cell", CHANGED[::12], ids=lambda cell: cell.name)
+def test_a_changed_edge_dies_by_search(cell: Cell) -> None:
+    """Every twelfth of them; all are in the campaign."""
+    assert hunt_cell(cell).killed or cell.name in EQUIVALENT
+
+
+@pytest.mark.campaign
+def test_every_changed_edge_dies_by_search() -> None:
+    """All of them but those that are signed, which really do survive."""
+    alive = {cell.name for cell in CHANGED if not hunt_cell(cell).killed}
+    assert alive == set(EQUIVALENT)

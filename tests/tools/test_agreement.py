@@ -10,9 +10,10 @@ from stepahead_models.profiles import load_profile
 from stepahead_models.record import Outcome, RunRecord
 from stepahead_models.traces import read_trace
 from stepahead_tools.agreement import disagreements
+from stepahead_tools.loops import EAGER, OVERLAP
 from stepahead_tools.options import CompareOptions
 from stepahead_tools.runs import Scene, run_loop, set_up
-from stepahead_tools.settings import EAGER, OVERLAP, resolve
+from stepahead_tools.settings import resolve
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ import pytest
 from stepahead_models.profiles import load_profile
 from stepahead_models.traces import read_trace
 from stepahead_tools import results
+from stepahead_tools.loops import EAGER, OVERLAP
 from stepahead_tools.metrics import RunMetrics, measure
 from stepahead_tools.options import CompareOptions
 from stepahead_tools.results import delta, encode, milliseconds, result, rounded, seconds
 from stepahead_tools.runs import Scene, run_loop, set_up
-from stepahead_tools.settings import EAGER, OVERLAP, resolve
+from stepahead_tools.settings import resolve
 
 SCHEMA_PAGE = Path(results.__file__).with_name("result-schema.md")
 

@@ -10,17 +10,10 @@ from stepahead import BatchPreference, ConfigError, WaitingOrder
 from stepahead_models.profiles import load_profile
 from stepahead_tools.engine_options import OrderChoice, PreferChoice
 from stepahead_tools.errors import OptionError
+from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP, chosen_loop, compared_loops
 from stepahead_tools.options import CompareOptions, ReplayOptions
 from stepahead_tools.pacing import Pacing
-from stepahead_tools.settings import (
-    EAGER,
-    JUST_IN_TIME,
-    OVERLAP,
-    chosen_loop,
-    compared_loops,
-    objectives,
-    resolve,
-)
+from stepahead_tools.settings import objectives, resolve
 
 FAST = load_profile("fast")
 REPLAY = ReplayOptions(trace="t.jsonl")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stepahead_tools.agreement import disagreements
 from stepahead_tools.errors import Disagreement
+from stepahead_tools.loops import compared_loops
 from stepahead_tools.options import CompareOptions
 from stepahead_tools.session import figures, open_session, run, write_result
-from stepahead_tools.settings import compared_loops
 from stepahead_tools.tables import show_metrics
 from stepahead_tools.verdict import verdict
 

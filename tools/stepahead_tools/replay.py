@@ -11,9 +11,10 @@ from rich.console import Console
 from stepahead_models.journal import replay_journal
 from stepahead_tools.agreement import disagreements
 from stepahead_tools.errors import Disagreement, OptionError
+from stepahead_tools.loops import chosen_loop
 from stepahead_tools.options import ReplayOptions
 from stepahead_tools.session import figures, open_session, run, write_result
-from stepahead_tools.settings import DEMO, chosen_loop
+from stepahead_tools.settings import DEMO
 from stepahead_tools.tables import show_metrics
 
 _HEADER_BYTES_MAX = 1 << 16

@@ -15,9 +15,9 @@ from typing import Final
 from stepahead_models.record import Waste
 from stepahead_models.traces import Trace
 from stepahead_tools.distribution import PERCENTILES, Distribution
+from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, RunMetrics
 from stepahead_tools.runs import Scene
-from stepahead_tools.settings import Loop
 
 SCHEMA: Final = 1
 DECIMALS: Final = 6

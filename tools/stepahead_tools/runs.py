@@ -21,8 +21,9 @@ from stepahead_models.tokens import HistoryHash
 from stepahead_models.traces import Trace, plan_requests
 from stepahead_models.workload import Workload
 from stepahead_tools.errors import OptionError
+from stepahead_tools.loops import EAGER, Loop
 from stepahead_tools.pacing import Pacing, pace
-from stepahead_tools.settings import EAGER, EOS_TOKEN_ID, VOCAB_SIZE, Loop, Settings
+from stepahead_tools.settings import EOS_TOKEN_ID, VOCAB_SIZE, Settings
 
 #: Is told how many requests have ended.
 Progress = Callable[[int], None]

@@ -17,13 +17,14 @@ from stepahead_models.record import RunRecord
 from stepahead_models.traces import bundled_trace, read_trace
 from stepahead_tools.errors import OptionError
 from stepahead_tools.logs import start_log
+from stepahead_tools.loops import Loop
 from stepahead_tools.machine_options import LogFormatChoice
 from stepahead_tools.metrics import RunMetrics, measure
 from stepahead_tools.options import RunOptions
 from stepahead_tools.progress import ProgressBar
 from stepahead_tools.results import config, encode, result
 from stepahead_tools.runs import Scene, run_loop, set_up
-from stepahead_tools.settings import DEMO, Loop, resolve
+from stepahead_tools.settings import DEMO, resolve
 from stepahead_tools.tables import show_configuration
 from stepahead_tools.watching import journal_path, watchers
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from stepahead_tools.distribution import Distribution
+from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import RunMetrics
 from stepahead_tools.runs import Scene
-from stepahead_tools.settings import Loop
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000

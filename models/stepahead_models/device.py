@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -20,17 +19,13 @@ _FREE: Final = CpuTerms()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCosts:
-    """Durations of the turns of a steady state in ns, one entry per turn."""
+    """Durations of the turns of a steady state in ns, each of shape ``(turns,)``."""
 
-    fill: list[int]
-    step: list[int]
-    publish: list[int]
-    build: list[int]
-    collect: list[int]
-
-    def per_turn(self) -> Iterable[tuple[int, int, int, int, int]]:
-        """Return fill, device step, publish, build and collect of each turn."""
-        return zip(self.fill, self.step, self.publish, self.build, self.collect, strict=True)
+    fill: Ints
+    step: Ints
+    publish: Ints
+    build: Ints
+    collect: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +75,7 @@ class Device:
             duration += self.npu_sampler.total_ns(shape.sampling_rows)
         return duration if self.npu_noise is None else self.npu_noise.apply_ns(duration, batch_id)
 
-    def decode_ns(self, positions: Ints, batch_id: int, steps: int) -> list[int]:
+    def decode_ns(self, positions: Ints, batch_id: int, steps: int) -> Ints:
         """Return how long each of ``steps`` decode batches from ``batch_id`` on takes.
 
         Args:
@@ -93,11 +88,10 @@ class Device:
             durations = durations + self.npu_sampler.total_ns(len(positions))
         if self.npu_noise is not None:
             durations = self.npu_noise.apply_many_ns(durations, _from(batch_id, steps))
-        times: list[int] = durations.tolist()
-        return times
+        return durations
 
     def turn_costs(
-        self, positions: Ints, new_blocks: Sequence[int], executed: int, lookahead: int
+        self, positions: Ints, new_blocks: Ints, executed: int, lookahead: int
     ) -> TurnCosts:
         """Return what the turns of a steady state cost, one per entry of ``new_blocks``.
 
@@ -108,16 +102,18 @@ class Device:
             lookahead: batches prepared ahead.
         """
         rows, turns = len(positions), len(new_blocks)
-        collect = self.cpu.synchronisation_ns(rows)
+        cpu = self.cpu
+        collect = cpu.synchronisation_ns(rows)
         if self.npu_sampler is None:
-            collect += self.cpu.sampling_ns(rows)
-        builds = {count: self.cpu.build_decode_ns(rows, count) for count in set(new_blocks)}
+            collect += cpu.sampling_ns(rows)
+        most = int(new_blocks[new_blocks.argmax()])
+        build = np.array([cpu.build_decode_ns(rows, count) for count in range(most + 1)])
         return TurnCosts(
-            fill=self._many([self.cpu.fill_ns(rows)] * turns, executed + 1),
+            fill=self._many(cpu.fill_ns(rows), executed + 1, turns),
             step=self.decode_ns(positions, executed + 1, turns),
-            publish=self._many([self.cpu.processing_ns(rows)] * turns, executed),
-            build=self._many([builds[count] for count in new_blocks], executed + 1 + lookahead),
-            collect=self._many([collect] * turns, executed + 1),
+            publish=self._many(cpu.processing_ns(rows), executed, turns),
+            build=self._many(build[new_blocks], executed + 1 + lookahead, turns),
+            collect=self._many(collect, executed + 1, turns),
         )
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
@@ -147,14 +143,13 @@ class Device:
             return duration_ns
         return self.cpu_noise.apply_ns(duration_ns, batch_id)
 
-    def _many(self, durations_ns: list[int], batch_id: int) -> list[int]:
-        """Disturb one duration each of the batches from ``batch_id`` on."""
+    def _many(self, duration_ns: int | Ints, batch_id: int, count: int) -> Ints:
+        """Return the durations of ``count`` batches from ``batch_id`` on, disturbed."""
+        durations = np.empty(count, dtype=np.int64)
+        durations[:] = duration_ns
         if self.cpu_noise is None:
-            return durations_ns
-        batches = _from(batch_id, len(durations_ns))
-        disturbed = self.cpu_noise.apply_many_ns(np.array(durations_ns, dtype=np.int64), batches)
-        times: list[int] = disturbed.tolist()
-        return times
+            return durations
+        return self.cpu_noise.apply_many_ns(durations, _from(batch_id, count))
 
 
 def _from(batch_id: int, count: int) -> Ints:

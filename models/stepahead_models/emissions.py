@@ -29,7 +29,8 @@ class Emissions:
 
     def __init__(self) -> None:
         self.times: Final = array("q")
-        self.counts: Final = array("q")
+        #: Emissions in a row to equally many requests: how many emissions, and requests of each.
+        self._runs: Final = array("q")
         self.first = np.empty(0, dtype=np.int64)
         self.last = np.empty(0, dtype=np.int64)
         self.checksums = np.empty(0, dtype=np.uint64)
@@ -60,7 +61,7 @@ class Emissions:
         steps, requests = command.tokens.shape
         first = len(self.times)
         self.times.extend(times)
-        self.counts.extend([requests] * steps)
+        self._runs.extend((steps, requests))
         self._handles.append(command.handles)
         self._spans.append((first, first + steps - 1, requests))
         if steps == 1:
@@ -124,6 +125,11 @@ class Emissions:
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
         return np.concatenate(self._segments, axis=1)
+
+    def counts(self) -> Ints:
+        """Return to how many requests each emission went."""
+        runs = np.array(self._runs, dtype=np.int64).reshape(-1, 2)
+        return np.repeat(runs[:, 1], runs[:, 0])
 
     def out(self, column: Ints) -> Ints:
         """Return the times of emissions given by number; -1 for those below 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -170,11 +171,12 @@ class Host:
         self._dispatched = None
         return self._executor.execute(batch_id)
 
-    def publish(self, command: EmitTokens, earlier: Sequence[int]) -> list[int]:
+    def publish(self, command: EmitTokens, earlier: Ints) -> Sequence[int]:
         """Process results; return when each step's tokens are out, ``earlier`` being known."""
         requests = len(command.handles)
         out = self.time.work(self._device.publish_ns(requests, command.batch_id))
-        times = [*earlier, out]
+        times = array("q", earlier.tobytes())
+        times.append(out)
         self._recorder.emit(command, times)
         return times
 
@@ -210,7 +212,7 @@ class Host:
         command = self._outstanding[batch_id].command
         return command.handles, command.positions
 
-    def leap(self, repeat: Repeat, until: int | None) -> tuple[Ints, list[int], int] | None:
+    def leap(self, repeat: Repeat, until: int | None) -> tuple[Ints, Ints, int] | None:
         """Walk the turns that nothing disturbs, or return None when there is none.
 
         Returns:
@@ -218,7 +220,7 @@ class Host:
         """
         turns = repeat.steps - 1
         rows = len(repeat.seats)
-        new_blocks: list[int] = np.bincount(repeat.block_turns, minlength=turns).tolist()
+        new_blocks = np.bincount(repeat.block_turns, minlength=turns)
         steady = Steady(
             batch_id=repeat.batch_id,
             positions=repeat.positions,
@@ -241,4 +243,4 @@ class Host:
             )
             self._outstanding[command.batch_id] = _Outstanding(command, shape)
         tokens = self._executor.leap(repeat, walked.turns, behind)
-        return tokens, walked.outs, sum(new_blocks[: walked.turns])
+        return tokens, walked.outs, int(new_blocks[: walked.turns].sum())

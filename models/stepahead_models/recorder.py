@@ -144,11 +144,11 @@ class Recorder:
                 handle, counts = int(batch.handles[row]), batch.token_counts[row : row + 1]
                 self._dead.append((handle, counts, span[1] - span[0], tokens))
 
-    def repeat(self, batch_id: int, rows: int, starts: list[int], ends: list[int]) -> None:
+    def repeat(self, batch_id: int, rows: int, starts: Ints, ends: Ints) -> None:
         """The steady batches from ``batch_id`` on ran one token per row, all rows live."""
-        gap = starts[0] - self._step_ends[-1]
-        self._starts.extend(starts)
-        self._step_ends.extend(ends)
+        gap = int(starts[0]) - self._step_ends[-1]
+        self._starts.frombytes(starts.tobytes())
+        self._step_ends.frombytes(ends.tobytes())
         self._step_runs.extend((len(starts), batch_id, rows, rows, rows, gap))
 
     def _waste(self, outcome: Outcome) -> Waste:
@@ -221,7 +221,7 @@ class Recorder:
             step_live_rows=live,
             step_gaps_ns=gaps,
             emission_times_ns=np.array(emissions.times, dtype=np.int64),
-            emission_tokens=np.array(emissions.counts, dtype=np.int64),
+            emission_tokens=emissions.counts(),
             segment_requests=owner[segments[0]],
             segment_firsts=segments[1],
             segment_lasts=segments[2],

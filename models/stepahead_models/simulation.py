@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Final, Protocol
 
+from stepahead.arrays import EMPTY
 from stepahead.blocks import BlockPool
 from stepahead.commands import (
     AbandonBatch,
@@ -264,7 +265,7 @@ class Simulation:
         return True
 
     def _executed(self, batch_id: int) -> None:
-        earlier: Sequence[int] = ()
+        earlier = EMPTY
         leap = self._leap(batch_id) if self._stretches else None
         if leap is None:
             tokens = self._host.execute(batch_id)
@@ -276,7 +277,7 @@ class Simulation:
         )
         self._deliver(event, earlier)
 
-    def _leap(self, batch_id: int) -> tuple[Ints, list[int]] | None:
+    def _leap(self, batch_id: int) -> tuple[Ints, Ints] | None:
         """Walk on from the collected batch as long as nothing else happens, if it is worth it.
 
         Returns:
@@ -308,7 +309,7 @@ class Simulation:
                 turns = min(turns, wanted - (position - prompt + 2))
         return turns
 
-    def _deliver(self, event: Event, earlier: Sequence[int] = ()) -> None:
+    def _deliver(self, event: Event, earlier: Ints = EMPTY) -> None:
         commands = self.kernel.step(event)
         self._recorder.events += 1
         self._usage.see(event.at)
@@ -321,7 +322,7 @@ class Simulation:
             if isinstance(command, FinishRequest):
                 self._finish(command)
 
-    def _carry_out(self, command: Command, earlier: Sequence[int]) -> None:
+    def _carry_out(self, command: Command, earlier: Ints) -> None:
         if isinstance(command, PrepareBatch):
             self._host.build(command)
         elif isinstance(command, DispatchBatch):
@@ -386,7 +387,7 @@ class Simulation:
         if load.cancel_after_tokens[request] >= 0:
             self._patience[handle] = int(load.cancel_after_tokens[request])
 
-    def _lose_patience(self, command: EmitTokens, times: list[int]) -> None:
+    def _lose_patience(self, command: EmitTokens, times: Sequence[int]) -> None:
         steps = len(times)
         handles: list[int] = command.handles.tolist()
         offsets: list[int] = command.offsets.tolist()

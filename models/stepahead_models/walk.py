@@ -1,34 +1,39 @@
-"""The clock of a steady state: many whole turns in plain integers.
+"""The clock of a steady state: many whole turns at once.
 
 A turn is what happens between two deliveries of `BatchExecuted` while the rows stay the same. Its
 times follow from the same rules as those of single steps; a turn that any other fact would touch is
-not walked. Integers one by one, and not arrays: each time depends on the one before through a
-maximum, and a turn costs well under a microsecond once the costs that all turns share are known.
+not walked. Counted from its own begin, a turn does not depend on the one before: even the later of
+device and host is the later of two durations. So the lengths of all turns are known at once, and
+the clock is their running sum.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from stepahead_models.device import Device, TurnCosts
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 
-_FIRST_STEPS = 64
-_FOREVER = 1 << 62
+_FIRST_TURNS: Final = 256
+_FOREVER: Final = 1 << 62
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """Times of the turns walked; all in ns.
+    """Times of the turns walked in ns, each of shape ``(turns,)``.
 
     ``starts`` and ``ends`` are those of the device steps that the turns began, ``outs`` when the
     tokens of the steps before them were out.
     """
 
-    starts: list[int] = field(default_factory=list[int])
-    ends: list[int] = field(default_factory=list[int])
-    outs: list[int] = field(default_factory=list[int])
+    starts: Ints
+    ends: Ints
+    outs: Ints
 
     @property
     def turns(self) -> int:
@@ -55,86 +60,101 @@ class Steady:
     positions: Ints
     lookahead: int
     select_after: int
-    new_blocks: list[int]
+    new_blocks: Ints
     until: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turns:
+    """What each turn adds, in ns from its begin; shape ``(turns,)``.
+
+    ``whole`` tells whether it is a whole turn, ``hidden`` and ``exposed`` are CPU time while the
+    NPU runs, and how long it waits for the preparation.
+    """
+
+    start: Ints
+    end: Ints
+    out: Ints
+    length: Ints
+    whole: NDArray[np.bool_]
+    busy: Ints
+    hidden: Ints
+    exposed: Ints
 
 
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
-    walked = Walk()
+    parts: list[tuple[Ints, Ints, Ints]] = []
     limit, done = len(steady.new_blocks), 0
     until = _FOREVER if steady.until is None else steady.until
     while done < limit:
-        steps = min(limit - done, done or _FIRST_STEPS)
+        steps = min(limit - done, done or _FIRST_TURNS)
         costs = device.turn_costs(
-            steady.positions + done + 1,
+            steady.positions + (done + 1),
             steady.new_blocks[done : done + steps],
             steady.batch_id + done,
             steady.lookahead,
         )
-        if steady.lookahead:
-            _walk_ahead(time, costs, steady.select_after, until, walked)
-        else:
-            _walk_eager(time, costs, until, walked)
+        turns = _ahead(costs, steady.select_after) if steady.lookahead else _eager(costs)
+        parts.append(_advance(time, turns, until))
         done += steps
-        if walked.turns < done:
+        if len(parts[-1][0]) < steps:
             break
-    time.preparations += walked.turns
-    return walked
+    starts, ends, outs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Walk(starts=starts, ends=ends, outs=outs)
 
 
-def _walk_ahead(
-    time: Timelines, costs: TurnCosts, select_after: int, until: int, walked: Walk
-) -> None:
+def _ahead(costs: TurnCosts, select_after: int) -> _Turns:
     """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect."""
-    free, busy, hidden = time.host_free_at, 0, 0
-    for fill, step, publish, build, collect in costs.per_turn():
-        start = free + fill
-        end = start + step
-        out = start + publish
-        selected = max(out, free + select_after)
-        if end <= selected:
-            # The NPU is done before the host selects: not a whole turn.
-            break
-        built = selected + build
-        collected = max(end, built) + collect
-        if collected >= until:
-            break
-        walked.starts.append(start)
-        walked.ends.append(end)
-        walked.outs.append(out)
-        busy += fill + publish + build + collect
-        hidden += publish + min(build, end - selected)
-        if built > end:
-            time.exposed_preparations += 1
-            time.exposed_ns += built - end
-        free = collected
-    _advance(time, walked, free, busy, hidden)
+    start = costs.fill
+    end = start + costs.step
+    out = start + costs.publish
+    selected = np.maximum(out, select_after)
+    built = selected + costs.build
+    return _Turns(
+        start=start,
+        end=end,
+        out=out,
+        length=np.maximum(end, built) + costs.collect,
+        # Otherwise the NPU is done before the host selects.
+        whole=end > selected,
+        busy=out + costs.build + costs.collect,
+        hidden=costs.publish + np.minimum(costs.build, end - selected),
+        exposed=np.maximum(built - end, 0),
+    )
 
 
-def _walk_eager(time: Timelines, costs: TurnCosts, until: int, walked: Walk) -> None:
+def _eager(costs: TurnCosts) -> _Turns:
     """Publish, build the next batch, dispatch it, wait for the NPU, collect."""
-    free, busy = time.host_free_at, 0
-    for fill, step, publish, build, collect in costs.per_turn():
-        out = free + publish
-        start = out + build + fill
-        end = start + step
-        collected = end + collect
-        if collected >= until:
-            break
-        walked.starts.append(start)
-        walked.ends.append(end)
-        walked.outs.append(out)
-        busy += publish + build + fill + collect
-        time.exposed_preparations += build > 0
-        time.exposed_ns += build
-        free = collected
-    _advance(time, walked, free, busy, 0)
+    out = costs.publish
+    start = out + costs.build + costs.fill
+    end = start + costs.step
+    return _Turns(
+        start=start,
+        end=end,
+        out=out,
+        length=end + costs.collect,
+        whole=np.ones(len(end), dtype=np.bool_),
+        busy=start + costs.collect,
+        hidden=np.zeros_like(end),
+        exposed=costs.build,
+    )
 
 
-def _advance(time: Timelines, walked: Walk, free: int, busy: int, hidden: int) -> None:
-    time.host_free_at = free
-    time.cpu_busy_ns += busy
-    time.cpu_hidden_ns += hidden
-    if walked.starts:
-        time.npu_start, time.npu_end = walked.starts[-1], walked.ends[-1]
+def _advance(time: Timelines, turns: _Turns, until: int) -> tuple[Ints, Ints, Ints]:
+    """Move the clock by the turns that are whole and over before ``until``; return their times."""
+    collected = turns.length.cumsum() + time.host_free_at
+    stops = ~(turns.whole & (collected < until))
+    count = int(stops.argmax()) if np.count_nonzero(stops) else len(stops)
+    begins = collected[:count] - turns.length[:count]
+    starts, ends, outs = (begins + column[:count] for column in (turns.start, turns.end, turns.out))
+    if count:
+        exposed = turns.exposed[:count]
+        time.host_free_at = int(collected[count - 1])
+        time.npu_start, time.npu_end = int(starts[-1]), int(ends[-1])
+        time.cpu_busy_ns += int(turns.busy[:count].sum())
+        time.cpu_hidden_ns += int(turns.hidden[:count].sum())
+        time.preparations += count
+        time.exposed_preparations += int(np.count_nonzero(exposed))
+        time.exposed_ns += int(exposed.sum())
+    return starts, ends, outs

@@ -17,7 +17,7 @@ def a_prefix_is_published_at_selection() -> Edits:
     """The prompt blocks of a batch get their keys when it is selected."""
     return [
         Edit(
-            "_reserve",
+            "reserve",
             "    state.next_batch += 1\n",
             "    for stay in state.stays(seats):\n"
             "        full = min(int(columns.scheduled[stay.seat]) // state.config.block_size, len(stay.keys))\n"
@@ -69,7 +69,7 @@ def a_newer_copy_leaves_the_older_its_key() -> Edits:
     ]
 
 
-@mutant("B96", expects=("INV-13", "INV-26", "INV-9"))
+@mutant("B96", expects=("INV-13", "INV-28", "INV-33", "kernel"))
 def a_whole_prompt_may_be_cached() -> Edits:
     """A hit may cover every known token, so that nothing is left to compute."""
     return [

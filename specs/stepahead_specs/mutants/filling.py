@@ -135,8 +135,8 @@ def results_go_to_the_newest_batch() -> Edits:
     return [
         Edit(
             "fill",
-            "    sampled = seats\n",
-            "    sampled = (state.outstanding or [batch])[-1].seats\n",
+            "sampled = seats if batch.decode",
+            "sampled = (state.outstanding or [batch])[-1].seats if batch.decode",
         )
     ]
 
@@ -147,8 +147,8 @@ def sampling_is_decided_when_the_batch_is_back() -> Edits:
     return [
         Edit(
             "fill",
-            "sampled = batch.seats[batch.samples & live]",
-            "sampled = batch.seats[(columns.scheduled[batch.seats] >= columns.known[batch.seats]) & live]",
+            "batch.seats[batch.samples & batch.live]",
+            "seats[columns.scheduled[seats] >= columns.known[seats]]",
         )
     ]
 
@@ -158,7 +158,7 @@ def the_chunk_before_the_last_samples() -> Edits:
     """A prompt chunk counts as sampling when the next one would end the prompt."""
     return [
         Edit(
-            "_reserve",
+            "reserve",
             "samples = ends >= columns.known[seats]",
             "samples = ends + state.config.max_tokens_per_row >= columns.known[seats]",
         )
@@ -168,9 +168,7 @@ def the_chunk_before_the_last_samples() -> Edits:
 @mutant("B62", "B97", expects=("INV-11",))
 def a_mixed_batch_sends_no_tokens() -> Edits:
     """Tokens go out only when every row of the batch has sampled."""
-    return [
-        Edit("fill", "    if len(sampled):\n", "    if len(sampled) == len(batch.seats):\n")
-    ]
+    return [Edit("fill", "    if len(sampled):\n", "    if len(sampled) == len(batch.seats):\n")]
 
 
 @mutant("B100", expects=("INV-10", "INV-11"))
@@ -189,9 +187,9 @@ def tokens_are_numbered_by_what_is_scheduled() -> Edits:
 def a_dead_row_still_speaks() -> Edits:
     """What the device returns for a request that has ended is sent all the same."""
     return [
-        Edit("fill", "        steps = steps[:, live[batch.samples]]\n", "        pass\n"),
-        Edit("fill", "batch.seats[batch.samples & live]", "batch.seats[batch.samples]"),
-        Edit("fill", "    sampled = seats\n", "    sampled = batch.seats\n"),
+        Edit("fill", "        steps = steps[:, batch.live[batch.samples]]\n", ""),
+        Edit("fill", "sampled = seats if batch.decode", "sampled = batch.seats if batch.decode"),
+        Edit("fill", "batch.seats[batch.samples & batch.live]", "batch.seats[batch.samples]"),
         Edit("fill", "    _check_identity(state, batch, sampled, known)\n", ""),
     ]
 
@@ -202,7 +200,7 @@ def the_fast_path_opens_no_block() -> Edits:
     return [
         Edit(
             "_select_again",
-            "grown = np.flatnonzero(columns.blocks[seats] * state.config.block_size == scheduled)",
+            "grown = (columns.blocks[seats] * state.config.block_size == scheduled).nonzero()[0]",
             "grown = EMPTY",
         )
     ]

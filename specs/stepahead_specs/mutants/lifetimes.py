@@ -22,9 +22,9 @@ def a_discarded_row_releases_its_new_blocks_again() -> Edits:
     return [
         Edit(
             "fill",
-            "    live = batch.live\n",
-            "    live = batch.live\n"
-            "    state.pool.release(batch.grant.blocks[~live[batch.grant_rows]], 0)\n",
+            "    seats, ends = batch.seats, batch.ends\n",
+            "    seats, ends = batch.seats, batch.ends\n"
+            "    state.pool.release(batch.grant.blocks[~batch.live[batch.grant_rows]], 0)\n",
         )
     ]
 
@@ -35,9 +35,9 @@ def a_discarded_row_releases_the_block_of_its_token() -> Edits:
     return [
         Edit(
             "fill",
-            "    live = batch.live\n",
-            "    live = batch.live\n"
-            "    for seat, end in zip(batch.seats[~live], batch.ends[~live], strict=True):\n"
+            "    seats, ends = batch.seats, batch.ends\n",
+            "    seats, ends = batch.seats, batch.ends\n"
+            "    for seat, end in zip(seats[~batch.live], ends[~batch.live], strict=True):\n"
             "        last = (int(end) - 1) // state.config.block_size\n"
             "        state.pool.release(columns.table[seat, last : last + 1].copy(), 0)\n",
         )

@@ -113,8 +113,8 @@ def the_length_guard_ignores_rows_in_flight() -> Edits:
     return [
         Edit(
             "_able",
-            "able[columns.scheduled[able] < columns.final[able] - 1]",
-            "able[columns.known[able] < columns.final[able]]",
+            "columns.scheduled[order] < columns.final[order] - 1",
+            "columns.known[order] < columns.final[order]",
         )
     ]
 
@@ -125,8 +125,8 @@ def the_length_guard_stops_one_early() -> Edits:
     return [
         Edit(
             "_able",
-            "columns.scheduled[able] < columns.final[able] - 1",
-            "columns.scheduled[able] < columns.final[able] - 2",
+            "columns.scheduled[order] < columns.final[order] - 1",
+            "columns.scheduled[order] < columns.final[order] - 2",
         )
     ]
 
@@ -151,7 +151,8 @@ def one_request_too_many_is_admitted() -> Edits:
             "_admit",
             "and running + len(hits) < config.max_concurrency",
             "and running + len(hits) <= config.max_concurrency",
-        )
+        ),
+        Edit("_admit", "running >= config.max_concurrency", "running > config.max_concurrency"),
     ]
 
 
@@ -159,11 +160,7 @@ def one_request_too_many_is_admitted() -> Edits:
 def the_token_budget_counts_prompts_only() -> Edits:
     """Decode rows cost nothing of the budget of a batch."""
     return [
-        Edit(
-            "_plan",
-            "left = _share(counts, want, group, left)",
-            "left = max(left, _share(counts, want, group, left))",
-        )
+        Edit("_divide", "        left = max(left - len(single), 0)\n", "        pass\n"),
     ]
 
 
@@ -418,11 +415,7 @@ def clients_are_served_before_the_device() -> Edits:
 @mutant("B132", expects=("INV-20",))
 def an_end_in_the_line_is_not_counted() -> Edits:
     """The count of ended requests leaves out those that never ran."""
-    return [
-        Edit(
-            "State.end", "self.counters.ended += 1", "self.counters.ended += seat != NO_SEAT"
-        )
-    ]
+    return [Edit("State.end", "self.counters.ended += 1", "self.counters.ended += seat != NO_SEAT")]
 
 
 @mutant("B134", expects=("INV-20",))
@@ -446,9 +439,7 @@ def stop_tokens_are_lost() -> Edits:
 @mutant("M42", "B136", expects=("INV-14", "INV-29"))
 def the_minimum_of_tokens_is_lost() -> Edits:
     """A request may stop before it has its minimum of tokens."""
-    return [
-        Edit("arrive", "event.prompt_length + event.min_tokens", "event.prompt_length")
-    ]
+    return [Edit("arrive", "event.prompt_length + event.min_tokens", "event.prompt_length")]
 
 
 @mutant("B98", expects=("INV-14", "INV-29"))

@@ -140,9 +140,11 @@ def hunt_cell(cell: Cell) -> Hunted:
             states += found.states
             if found.violation is not None:
                 sentence = found.violation.sentences[0]
-                return Failure((_key(sentence),), sentence, "", len(found.violation.events)), (
-                    "explorer"
-                ), states
+                return (
+                    Failure((_key(sentence),), sentence, "", len(found.violation.events)),
+                    ("explorer"),
+                    states,
+                )
         return None, "explorer", states
 
     def walked() -> tuple[Failure | None, str, int]:
@@ -213,9 +215,7 @@ def _request_refuses(cell: Cell) -> bool:
 
 def _batch_refuses(cell: Cell) -> bool:
     kernel = Kernel(KernelConfig(num_blocks=1))
-    kernel.step(
-        RequestArrived(request_id="a", prompt_length=1, max_tokens=1, at=0, arrived_at=0)
-    )
+    kernel.step(RequestArrived(request_id="a", prompt_length=1, max_tokens=1, at=0, arrived_at=0))
     kernel.step(HostReady(at=0))
     (batch,) = kernel.snapshot().batches
     state = batch.state = cast("BatchState", cell.state)

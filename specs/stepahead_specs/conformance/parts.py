@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Final
 
 from stepahead_specs.invariants import INVARIANTS, NOT_APPLICABLE, Invariant
@@ -107,8 +108,14 @@ def scope(told: Collection[Part], waived: Mapping[str, str]) -> Scope:
         told: the parts that are there.
         waived: names of rules that the scheduler does not claim, with the reason.
     """
+    return _scope(frozenset(told), tuple(sorted(waived.items())))
+
+
+@cache
+def _scope(told: frozenset[Part], waivers: tuple[tuple[str, str], ...]) -> Scope:
     rules: list[Invariant] = []
     left_out = dict(NOT_APPLICABLE)
+    waived = dict(waivers)
     for entry in INVARIANTS:
         why = _why_not(entry.name, told, waived)
         if why is None:

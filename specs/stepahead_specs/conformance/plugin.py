@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 
@@ -101,12 +101,8 @@ class Kit:
     ) -> None:
         """Add the tests of the kit."""
         for plan in plans(self.bounds):
-            items.append(
-                ExhaustiveItem.from_parent(
-                    session, name=f"every order: {plan}", kit=self, plan=plan
-                )
-            )
-        items.append(RandomItem.from_parent(session, name="random runs", kit=self))
+            items.append(ExhaustiveItem.of(session, self, plan))
+        items.append(RandomItem.of(session, self))
 
     def failed(self, failure: Failure) -> None:
         """Keep a failing run, in a file too if one was asked for."""
@@ -165,9 +161,15 @@ class Kit:
 class KitItem(pytest.Item):
     """One test of the kit."""
 
-    def __init__(self, *, kit: Kit, **kwargs: Any) -> None:  # noqa: ANN401 # pytest's own
-        super().__init__(**kwargs)
-        self.kit = kit
+    kit: Kit
+
+    @classmethod
+    def named(cls, name: str, session: pytest.Session, kit: Kit) -> Self:
+        """Make an item that pytest collects."""
+        # pytest leaves the further arguments of this method without a type.
+        item: Self = cls.from_parent(session, name=name)  # pyright: ignore[reportUnknownMemberType]
+        item.kit = kit
+        return item
 
     def reportinfo(self) -> tuple[str, int | None, str]:
         """Name the test for people."""
@@ -191,9 +193,14 @@ class RunFailed(Exception):
 class ExhaustiveItem(KitItem):
     """Every order of the moves of one plan."""
 
-    def __init__(self, *, plan: Plan, **kwargs: Any) -> None:  # noqa: ANN401 # pytest's own
-        super().__init__(**kwargs)
-        self.plan = plan
+    plan: Plan
+
+    @classmethod
+    def of(cls, session: pytest.Session, kit: Kit, plan: Plan) -> Self:
+        """Make the item of one plan."""
+        item = cls.named(f"every order: {plan}", session, kit)
+        item.plan = plan
+        return item
 
     def runtest(self) -> None:
         """Search.
@@ -210,6 +217,11 @@ class ExhaustiveItem(KitItem):
 
 class RandomItem(KitItem):
     """Long random runs, shrunk to the smallest failing one."""
+
+    @classmethod
+    def of(cls, session: pytest.Session, kit: Kit) -> Self:
+        """Make the item."""
+        return cls.named("random runs", session, kit)
 
     def runtest(self) -> None:
         """Search, unless a smaller search has found something already.

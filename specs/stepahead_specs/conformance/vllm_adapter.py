@@ -68,7 +68,8 @@ class VllmAdapter(Adapter):
         block_sizes=(1, 2, 4),
         prefix_caching=(False, True),
         by_priority=(False, True),
-        min_tokens=True,
+        # vLLM's sampler, not its scheduler, holds stop tokens back before min_tokens.
+        min_tokens=False,
     )
 
     def __init__(self, limits: Limits) -> None:

@@ -23,9 +23,15 @@ OPENED: dict[str, Any] = {
         "lookahead": 1,
     },
 }
-SUBMITTED = {"fact": "submitted", "request": 0, "name": "a", "prompt": [11, 12], "max_tokens": 2}
-ROW = {"request": 0, "position": 0, "count": 2, "samples": True, "blocks": [0]}
-GOOD = [
+SUBMITTED: dict[str, Any] = {
+    "fact": "submitted",
+    "request": 0,
+    "name": "a",
+    "prompt": [11, 12],
+    "max_tokens": 2,
+}
+ROW: dict[str, Any] = {"request": 0, "position": 0, "count": 2, "samples": True, "blocks": [0]}
+GOOD: list[dict[str, Any]] = [
     SUBMITTED,
     {"fact": "prepared", "batch": 1, "rows": [ROW]},
     {"fact": "dispatched", "batch": 1, "inputs": [[11, 12]]},
@@ -71,50 +77,50 @@ def test_a_history_in_which_nothing_is_wrong_passes(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "change", "sentence"),
-    [
+WRONG_FACTS: list[tuple[int, dict[str, Any], str]] = [
+    (
+        3,
+        {"rows": [ROW | {"blocks": []}]},
+        "the row of request 0 in batch 1 needs 1 blocks and has 0 [INV-21]",
+    ),
+    (
+        4,
+        {"inputs": [[11, 13]]},
         (
-            3,
-            {"rows": [ROW | {"blocks": []}]},
-            "the row of request 0 in batch 1 needs 1 blocks and has 0 [INV-21]",
+            "row 0 of batch 1 (request 0) is given 13 for position 1, the prompt has 12 there "
+            "[INV-7]"
         ),
-        (
-            4,
-            {"inputs": [[11, 13]]},
-            (
-                "row 0 of batch 1 (request 0) is given 13 for position 1, the prompt has 12 there "
-                "[INV-7]"
-            ),
-        ),
-        (
-            4,
-            {"inputs": [[11]]},
-            "row 0 of batch 1 (request 0) has 2 positions and 1 inputs [INV-7]",
-        ),
-        (4, {"inputs": []}, "batch 1 has 1 rows and 0 inputs [INV-7]"),
-        (5, {"batch": 1}, "batch 1 is prepared a second time [INV-25]"),
-        (6, {"batch": 2}, "batch 2 comes back and was prepared, not dispatched [INV-25]"),
-        (6, {"batch": 9}, "batch 9 comes back and was never prepared [INV-25]"),
-        (6, {"tokens": [None]}, "batch 1 has tokens (None,) for other rows [INV-26]"),
-        (6, {"emitted": []}, "output 0 of request 0 from batch 1 is lost"),
-        (
-            6,
-            {"emitted": [[0, 9]]},
-            "batch 1 emits 9 as output 0 of request 0, batch 1 sampled 7",
-        ),
-        (
-            7,
-            {"inputs": [[8]]},
-            "row 0 of batch 2 (request 0) is given 8 for position 2, batch 1 sampled 7",
-        ),
-        (
-            8,
-            {"finished": []},
-            "after output 1 from batch 2 request 0 is live, it should be ended by length",
-        ),
-    ],
-)
+    ),
+    (
+        4,
+        {"inputs": [[11]]},
+        "row 0 of batch 1 (request 0) has 2 positions and 1 inputs [INV-7]",
+    ),
+    (4, {"inputs": []}, "batch 1 has 1 rows and 0 inputs [INV-7]"),
+    (5, {"batch": 1}, "batch 1 is prepared a second time [INV-25]"),
+    (6, {"batch": 2}, "batch 2 comes back and was prepared, not dispatched [INV-25]"),
+    (6, {"batch": 9}, "batch 9 comes back and was never prepared [INV-25]"),
+    (6, {"tokens": [None]}, "batch 1 has tokens (None,) for other rows [INV-26]"),
+    (6, {"emitted": []}, "output 0 of request 0 from batch 1 is lost"),
+    (
+        6,
+        {"emitted": [[0, 9]]},
+        "batch 1 emits 9 as output 0 of request 0, batch 1 sampled 7",
+    ),
+    (
+        7,
+        {"inputs": [[8]]},
+        "row 0 of batch 2 (request 0) is given 8 for position 2, batch 1 sampled 7",
+    ),
+    (
+        8,
+        {"finished": []},
+        "after output 1 from batch 2 request 0 is live, it should be ended by length",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "change", "sentence"), WRONG_FACTS)
 def test_a_wrong_fact_is_named_with_its_line(
     tmp_path: Path, line: int, change: dict[str, Any], sentence: str
 ) -> None:
@@ -139,39 +145,39 @@ def test_a_waived_rule_is_not_checked_and_its_reason_is_printed(tmp_path: Path) 
     assert "INV-15 every request ends: waived by the adapter: it was killed" in checked.page()
 
 
-@pytest.mark.parametrize(
-    ("lines", "sentence"),
-    [
+NO_HISTORIES: list[tuple[list[dict[str, Any]], str]] = [
+    (
+        [SUBMITTED],
+        "1: the first line must open a history: Invalid value 'submitted' - at `$.fact`",
+    ),
+    ([], "1: the first line must open a history: Input data was truncated"),
+    (
+        [OPENED | {"format": 2}],
+        "1: history format 2 is not known; write format 1",
+    ),
+    (
+        [OPENED, SUBMITTED | {"promt": []}],
+        "2: not a fact of a history: Object contains unknown field `promt`",
+    ),
+    (
+        [OPENED, SUBMITTED | {"prompt": ["a"]}],
+        "2: not a fact of a history: Expected `int`, got `str` - at `$.prompt[0]`",
+    ),
+    (
+        [OPENED, {"fact": "slept"}],
+        "2: not a fact of a history: Invalid value 'slept' - at `$.fact`",
+    ),
+    (
+        [OPENED, *GOOD[:4], GOOD[4], {"fact": "dispatched", "batch": 2}],
         (
-            [SUBMITTED],
-            "1: the first line must open a history: Invalid value 'submitted' - at `$.fact`",
+            "7: it is told which tokens go into the device (`inputs` of a dispatch) in one "
+            "place and not in another; tell it always or never"
         ),
-        ([], "1: the first line must open a history: Input data was truncated"),
-        (
-            [OPENED | {"format": 2}],
-            "1: history format 2 is not known; write format 1",
-        ),
-        (
-            [OPENED, SUBMITTED | {"promt": []}],
-            "2: not a fact of a history: Object contains unknown field `promt`",
-        ),
-        (
-            [OPENED, SUBMITTED | {"prompt": ["a"]}],
-            "2: not a fact of a history: Expected `int`, got `str` - at `$.prompt[0]`",
-        ),
-        (
-            [OPENED, {"fact": "slept"}],
-            "2: not a fact of a history: Invalid value 'slept' - at `$.fact`",
-        ),
-        (
-            [OPENED, *GOOD[:4], GOOD[4], {"fact": "dispatched", "batch": 2}],
-            (
-                "7: it is told which tokens go into the device (`inputs` of a dispatch) in one place "
-                "and not in another; tell it always or never"
-            ),
-        ),
-    ],
-)
+    ),
+]
+
+
+@pytest.mark.parametrize(("lines", "sentence"), NO_HISTORIES)
 def test_a_file_that_is_no_history_is_refused(
     tmp_path: Path, lines: list[object], sentence: str
 ) -> None:

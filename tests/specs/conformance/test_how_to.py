@@ -35,7 +35,7 @@ def shown(folder: Path, command: str) -> tuple[int, str]:
 
 
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
-    """In the order of the page: a failure, a pass, a kept failure, two histories that are broken."""
+    """In the order of the page: a failure, a pass, a kept failure, two broken histories."""
     commands = [command.strip() for command in blocks("console")]
     (tmp_path / "history.jsonl").write_text(blocks("json")[0], encoding="utf-8")
     failing, passing, kept, history, again = (shown(tmp_path, command) for command in commands)

@@ -1,13 +1,15 @@
 """The kit passes what is right, finds what is wrong, and says what it has not looked at."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec import structs
 
-from stepahead_specs.conformance.adapter import Adapter, Answer, Factory
+from stepahead_specs.conformance.adapter import Adapter, Answer, Factory, Selected, Submission
 from stepahead_specs.conformance.bounds import Bounds
 from stepahead_specs.conformance.checker import check_history
 from stepahead_specs.conformance.examples.planted import (
@@ -141,11 +143,34 @@ def test_every_rule_is_either_run_or_left_out_with_a_reason() -> None:
     assert names - set(NEEDS) == left_out - {""}
 
 
-class Blind(SmallAdapter):
+class Blind(Adapter):
     """The small scheduler, whose inputs and blocks nobody sees."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.inner = SmallAdapter(limits)
+
+    def submit(self, submission: Submission) -> str | None:
+        """Take a request."""
+        return self.inner.submit(submission)
+
+    def cancel(self, request: int) -> Answer:
+        """End a request."""
+        return self.inner.cancel(request)
+
+    def prepare(self) -> Selected | None:
+        """Choose a batch, without its blocks."""
+        chosen = self.inner.prepare()
+        if chosen is None:
+            return None
+        rows = [structs.replace(row, blocks=None) for row in chosen.rows]
+        return Selected(batch=chosen.batch, rows=rows)
 
     def dispatch(self, batch: int) -> None:
         """Tell nothing."""
+
+    def complete(self, batch: int, tokens: Sequence[int | None]) -> Answer:
+        """Take what was sampled."""
+        return self.inner.complete(batch, tokens)
 
     def observe(self) -> None:
         """Tell nothing."""
@@ -168,9 +193,9 @@ def test_what_is_not_told_is_not_checked_and_listed() -> None:
 class Forgetful(Blind):
     """Loses the token of every second batch."""
 
-    def complete(self, batch: int, tokens: object) -> Answer:
+    def complete(self, batch: int, tokens: Sequence[int | None]) -> Answer:
         """Lose it."""
-        answer = super().complete(batch, tokens)  # type: ignore[arg-type] # as it was given
+        answer = super().complete(batch, tokens)
         return answer if batch % 2 else Answer(finished=answer.finished)
 
 

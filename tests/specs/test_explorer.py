@@ -28,7 +28,8 @@ from stepahead_specs.explorer import (
 )
 from stepahead_specs.explorer.behaviours import behaviour, difference
 from stepahead_specs.explorer.bounds import executions
-from stepahead_specs.explorer.canonical import canonical
+from stepahead_specs.explorer.canonical import Kept, canonical
+from stepahead_specs.explorer.graph import Edge
 from stepahead_specs.explorer.progress import stuck
 
 S = TypeVar("S", bound=Enum)
@@ -124,12 +125,13 @@ def test_every_declared_edge_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     next_state: Callable[..., Enum] = StateTable.next_state  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
     def watched_move(state: State, seats: Ints, trigger: RequestTrigger) -> None:
-        for number in state.columns.state[seats].tolist():
+        numbers: list[int] = state.columns.state[seats].tolist()
+        for number in numbers:
             taken.add(("request", REQUEST.states[number].name, trigger.name))
         move(state, seats, trigger)
 
     def watched_next(table: StateTable[S, T], ident: str, state: S, trigger: T) -> Enum:
-        machine: str = table.name  # pyright: ignore[reportUnknownMemberType]
+        machine: str = table.name
         taken.add((machine, state.name, trigger.name))
         return next_state(table, ident, state, trigger)
 
@@ -161,7 +163,8 @@ def test_the_remembered_row_set_changes_nothing(tokens: int) -> None:
 
 
 def _edges(graph: Graph) -> set[tuple[object, object]]:
-    return {(graph.forms[edge[0]][:-1], graph.forms[edge[1]][:-1]) for edge in graph.edges}
+    forms = graph.forms
+    return {(forms[edge.source][:-1], forms[edge.target][:-1]) for edge in graph.edges}
 
 
 def test_several_steps_at_once_lead_where_single_steps_lead() -> None:
@@ -178,10 +181,9 @@ def test_the_order_of_free_blocks_counts_only_with_a_cache() -> None:
     """After two cancels in either order the kernels differ; without a cache by names alone."""
     one, other = (_both_cancelled(order) for order in ((1, 2), (2, 1)))
     assert one.digest() != other.digest()
-    assert canonical(one.snapshot(), 2) == canonical(other.snapshot(), 2)
-    assert canonical(one.snapshot(), 2, ordered=True) != canonical(
-        other.snapshot(), 2, ordered=True
-    )
+    renamed, ordered = Kept(), Kept(ordered=True)
+    assert canonical(one.snapshot(), 2, renamed) == canonical(other.snapshot(), 2, renamed)
+    assert canonical(one.snapshot(), 2, ordered) != canonical(other.snapshot(), 2, ordered)
 
 
 def _both_cancelled(order: tuple[int, int]) -> Kernel:
@@ -253,7 +255,7 @@ def test_starvation_is_found_although_a_cancel_would_help(
     assert found.violation.sentences == [
         "something is live or outstanding, and no move of CPU or NPU changes anything"
     ]
-    machine_moves = {edge[2] for edge in found.graph.edges} - {Actor.CLIENT}
+    machine_moves = {edge.actor for edge in found.graph.edges} - {Actor.CLIENT}
     assert machine_moves == {Actor.CPU, Actor.NPU}
 
 
@@ -310,7 +312,9 @@ def test_a_kernel_that_writes_into_its_commands_is_found() -> None:
 
 
 def _graph(idle: list[bool], edges: list[tuple[int, int, Actor]]) -> Graph:
-    return Graph(arrivals=[None] * len(idle), idle=idle, edges=[(*edge, ()) for edge in edges])
+    return Graph(
+        arrivals=[None] * len(idle), idle=idle, edges=[Edge(*edge, "", ()) for edge in edges]
+    )
 
 
 def test_an_end_that_only_a_client_can_leave_is_no_progress() -> None:

@@ -7,9 +7,10 @@ itself. What is claimed is exactly: complete for these bounds, or not complete.
 from dataclasses import replace
 
 from stepahead_specs.explorer.bounds import Actor, Bounds
+from stepahead_specs.explorer.graph import Graph
 from stepahead_specs.explorer.progress import stuck
 from stepahead_specs.explorer.report import report, summary, write_journal
-from stepahead_specs.explorer.search import Exploration, Graph, Options, Search, Violation, retrace
+from stepahead_specs.explorer.search import Exploration, Options, Search, Violation, retrace
 
 __all__ = [
     "Actor",

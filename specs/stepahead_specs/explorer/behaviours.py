@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from stepahead_specs.explorer.bounds import Bounds
-from stepahead_specs.explorer.search import Graph, Options, Search, Words
+from stepahead_specs.explorer.graph import Graph, Words
+from stepahead_specs.explorer.search import Options, Search
 
 #: For each state: the states that are entered unseen, and by word.
 _Moves = list[dict[str, set[int]]]
@@ -23,8 +24,8 @@ class Behaviour:
 
     def __init__(self, graph: Graph) -> None:
         self._moves: _Moves = [{} for _ in graph.arrivals]
-        for source, target, _, words in graph.edges:
-            self._enter(source, target, words)
+        for edge in graph.edges:
+            self._enter(edge.source, edge.target, edge.words)
         self.start = self._closed([0])
 
     def _enter(self, source: int, target: int, words: Words) -> None:

@@ -18,6 +18,7 @@ made again without it. That is an assumption about the kernel, and it is not tak
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from stepahead.batches import Batch
@@ -109,25 +110,33 @@ class _Pool:
         return names, places, order, forgotten, receipt.layout == self.layout
 
 
-def canonical(
-    saved: Snapshot,
-    arrived: int,
-    *,
-    ordered: bool = False,
-    steady: bool = False,
-    follow: int | None = None,
-) -> Form:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What a canonical form keeps that it could leave out.
+
+    Args:
+        ordered: the order of the free blocks; necessary with prefix caching.
+        steady: the row set that the planner remembers.
+        named: the handles of requests, as a model without renaming has them.
+        follow: which request has this handle, for its own behaviour.
+    """
+
+    ordered: bool = False
+    steady: bool = False
+    named: bool = False
+    follow: int | None = None
+
+
+def canonical(saved: Snapshot, arrived: int, kept: Kept) -> Form:
     """Return the canonical form of a state.
 
     Args:
         saved: the state.
         arrived: how many requests have arrived, admitted or refused.
-        ordered: keep the order of the free blocks; necessary with prefix caching.
-        steady: keep the row set that the planner remembers.
-        follow: the handle of a request that keeps its identity, for its own behaviour.
+        kept: what must not be left out.
     """
     arena: list[list[int]] = saved.columns.arena.tolist()
-    pool = _Pool(saved, ordered=ordered)
+    pool = _Pool(saved, ordered=kept.ordered)
     seats, handles = _Names(), _Names()
     epochs: dict[int, int] = {}
     requests: list[Form] = []
@@ -150,8 +159,9 @@ def canonical(
         tuple(fenced),
         len(saved.columns.free_seats),
         saved.flags[:_FLAGS],
-        None if follow is None else handles.given.get(follow),
-        _steady(saved, seats) if steady else None,
+        tuple(handles.given) if kept.named else None,
+        None if kept.follow is None else handles.given.get(kept.follow),
+        _steady(saved, seats) if kept.steady else None,
     )
 
 

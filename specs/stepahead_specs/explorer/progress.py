@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from stepahead_specs.explorer.bounds import Actor
-from stepahead_specs.explorer.search import Graph
+from stepahead_specs.explorer.graph import Graph
 
 _MACHINE = (Actor.CPU, Actor.NPU)
 
@@ -34,7 +34,7 @@ def stuck(graph: Graph) -> Stuck | None:
     count = len(graph.arrivals)
     forth: list[set[int]] = [set() for _ in range(count)]
     back: list[set[int]] = [set() for _ in range(count)]
-    for source, target, actor, _ in graph.edges:
+    for source, target, actor, *_ in graph.edges:
         if actor in _MACHINE and source != target:
             forth[source].add(target)
             back[target].add(source)

@@ -8,8 +8,8 @@ is judged by all invariants (`stepahead_specs.explorer.watch`), the whole graph 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields
 from typing import Final, NoReturn, TypeAlias
 
 import numpy as np
@@ -21,13 +21,12 @@ from stepahead.events import Event, RequestArrived
 from stepahead.kernel import Kernel
 from stepahead.state import Snapshot
 from stepahead_specs.explorer import watch
-from stepahead_specs.explorer.bounds import Actor, Bounds, Move, impossible, moves
-from stepahead_specs.explorer.canonical import Form, canonical
+from stepahead_specs.explorer.bounds import Bounds, Move, impossible, moves
+from stepahead_specs.explorer.canonical import Form, Kept, canonical
+from stepahead_specs.explorer.graph import Edge, Graph, Words
 from stepahead_specs.observation import Observation
 
 Journal: TypeAlias = list[tuple[Event, tuple[Command, ...]]]
-#: What a client sees of one request along an edge: "arrive", "token", "end stop" ...
-Words: TypeAlias = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,8 @@ class Options:
             refused without a trace.
         steady: tell states apart by the row set that the planner remembers.
         follow: the handle of a request whose own behaviour is recorded on the edges.
+        view: a look at each state that is kept in the graph; requests are then not renamed, and a
+            view gets a snapshot and how many requests have arrived.
         make_kernel: what is explored; a mutant may stand in.
     """
 
@@ -51,34 +52,8 @@ class Options:
     probe: bool = False
     steady: bool = False
     follow: int | None = None
+    view: Callable[[Snapshot, int], Hashable] | None = None
     make_kernel: Callable[[KernelConfig], Kernel] = Kernel
-
-
-@dataclass(slots=True)
-class Graph:
-    """All states and edges, by number; state 0 is the empty kernel.
-
-    ``forms[s]`` is the canonical form of state ``s``; ``arrivals[s]`` is how it was first reached:
-    from which state, by which event. An edge
-    is (source, target, actor, what the followed client saw); edges that stay where they are, are
-    kept too. ``idle[s]``: nothing is live or outstanding.
-    """
-
-    forms: list[Form] = field(default_factory=list[Form])
-    arrivals: list[tuple[int, Event] | None] = field(default_factory=lambda: [None])
-    edges: list[tuple[int, int, Actor, Words]] = field(
-        default_factory=list[tuple[int, int, Actor, Words]]
-    )
-    idle: list[bool] = field(default_factory=lambda: [True])
-
-    def path(self, state: int) -> list[Event]:
-        """Return the events of a shortest way to ``state``."""
-        events: list[Event] = []
-        step = self.arrivals[state]
-        while step is not None:
-            events.append(step[1])
-            step = self.arrivals[step[0]]
-        return events[::-1]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,6 +115,12 @@ class Search:
         self.stopped: str | None = None
         self.violation: Violation | None = None
         self._numbers: dict[Form, int] = {}
+        self._kept: Final = Kept(
+            ordered=bounds.caching,
+            steady=options.steady,
+            named=options.view is not None,
+            follow=options.follow,
+        )
         self._began = time.monotonic()
 
     def run(self) -> Exploration:
@@ -147,6 +128,7 @@ class Search:
         saved = self.kernel.snapshot()
         self.graph.forms.append(self._form(saved, 0))
         self._numbers[self.graph.forms[0]] = 0
+        self._look(saved, 0)
         frontier = [_Node(0, saved, 0, watch.first(self.config))]
         try:
             while frontier:
@@ -160,7 +142,7 @@ class Search:
             graph=graph,
             states=len(graph.arrivals),
             steps=len(graph.edges),
-            edges=len({edge[:2] for edge in graph.edges if edge[0] != edge[1]}),
+            edges=len({edge[:2] for edge in graph.edges if edge.source != edge.target}),
             depth=self.depth,
             seconds=time.monotonic() - self._began,
             stopped=self.stopped,
@@ -168,13 +150,11 @@ class Search:
         )
 
     def _form(self, saved: Snapshot, arrived: int) -> Form:
-        return canonical(
-            saved,
-            arrived,
-            ordered=self.bounds.caching,
-            steady=self.options.steady,
-            follow=self.options.follow,
-        )
+        return canonical(saved, arrived, self._kept)
+
+    def _look(self, saved: Snapshot, arrived: int) -> None:
+        if self.options.view is not None:
+            self.graph.views.append(self.options.view(saved, arrived))
 
     def _leave(self, node: _Node) -> list[_Node]:
         """Take every move out of a state; return the states that are new."""
@@ -204,10 +184,12 @@ class Search:
         form = self._form(saved, arrived)
         number = self._numbers.setdefault(form, known)
         words = heard(self.options.follow, event, commands, node.arrived + 1)
-        self.graph.edges.append((node.number, number, move.actor, words))
+        kind = type(event).__name__
+        self.graph.edges.append(Edge(node.number, number, move.actor, kind, words))
         if number < known:
             return None
         self.graph.forms.append(form)
+        self._look(saved, arrived)
         self.graph.arrivals.append((node.number, event))
         self.graph.idle.append(kernel.idle())
         return _Node(number, saved, arrived, seen)

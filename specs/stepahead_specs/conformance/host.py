@@ -8,7 +8,7 @@ input, a stale block or a foreign block changes every token after it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 from stepahead_specs.conformance.adapter import Adapter, Factory, Submission
@@ -37,14 +37,6 @@ class AdapterError(Exception):
     """The adapter cannot be driven; nothing is said about the scheduler."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the KV of one position lies: in a block, or with its request if blocks are not told."""
-
-    owner: tuple[int, ...]
-    offset: int
-
-
 class Host:
     """One scheduler with its clients, its device and its judge.
 
@@ -69,7 +61,7 @@ class Host:
         self.idle = False
         self._asks: dict[int, Ask] = {}
         self._inputs: dict[int, Sequence[Sequence[int] | None] | None] = {}
-        self._memory: dict[_Place, int] = {}
+        self._memory: dict[tuple[int, int], int] = {}
 
     # -- what may happen ----------------------------------------------------------------------
 
@@ -191,7 +183,7 @@ class Host:
         for slot, block in row.fresh:
             if (slot + 1) * size > row.position:
                 for offset in range(size):
-                    self._memory[_Place((block,), offset)] = _POISON
+                    self._memory[block, offset] = _POISON
 
     def _execute(self, batch: Batch) -> list[int | None]:
         inputs = self._inputs.pop(batch.ident)
@@ -216,9 +208,9 @@ class Host:
         tokens = [*self._asks[row.handle].prompt, *sampled]
         return [tokens[p] if p < len(tokens) else 0 for p in range(row.position, row.end)]
 
-    def _place(self, row: Row, position: int) -> _Place:
+    def _place(self, row: Row, position: int) -> tuple[int, int]:
         slot, offset = divmod(position, self.limits.block_size)
-        block = row.table[slot] if slot < len(row.table) else None
+        block = row.table[slot]
         if block is None:
-            return _Place((row.handle, row.epoch), position)
-        return _Place((block,), offset)
+            raise AdapterError(f"the row of request {row.handle} has no block for slot {slot}")
+        return block, offset

@@ -42,6 +42,9 @@ from stepahead_specs.records import (
 #: Batches that have ended are forgotten beyond this many, so that long histories stay small.
 _BATCHES_KEPT: Final = 64
 
+#: Blocks that one request may have at most where blocks are not told.
+_SLOT_BITS: Final = 24
+
 #: What each fact is called in the rules.
 _EVENTS: Final[dict[type[Fact], str]] = {
     Submitted: "RequestArrived",
@@ -150,10 +153,10 @@ class Judge:
 
     def _row(self, batch: int, share: Share) -> Row:
         request = self.seen.requests.get(share.request)
-        blocks = share.blocks or ()
+        blocks = self._unseen(share) if share.blocks is None else share.blocks
         told = request.table if request and request.epoch == share.epoch else dict[int, int]()
         need = -(-(share.position + share.count) // self.seen.limits.block_size)
-        if share.blocks is not None and len(blocks) < need:
+        if len(blocks) < need:
             self.seen.stray(
                 "INV-21",
                 f"the row of request {share.request} in batch {batch} needs {need} blocks and has "
@@ -168,6 +171,12 @@ class Judge:
             samples=share.samples,
             fresh=tuple((s, block) for s, block in enumerate(blocks) if told.get(s) != block),
         )
+
+    def _unseen(self, share: Share) -> tuple[int, ...]:
+        """Give a row whose blocks are not told blocks of its request's own, beyond the pool."""
+        first = self.seen.limits.num_blocks + (share.request << _SLOT_BITS)
+        end = share.position + share.count
+        return tuple(range(first, first - (-end // self.seen.limits.block_size)))
 
     def _dispatched(self, fact: Dispatched) -> None:
         batch = self.seen.batches.get(fact.batch)

@@ -267,8 +267,8 @@ def _hasher(block_size: int) -> Any:  # noqa: ANN401 # vLLM's own
 
 
 @cache
-def _configuration(limits: tuple[int, bool, bool, int, int]) -> Any:  # noqa: ANN401 # vLLM's own
-    lookahead, caching, by_priority, block_size, model_len = limits
+def _configuration(limits: tuple[int, bool, bool, int, int, int]) -> Any:  # noqa: ANN401 # vLLM's own
+    lookahead, caching, by_priority, block_size, model_len, concurrency = limits
     config = import_module("vllm.config")
     # vLLM reads the model's shape from a folder, once per configuration.
     with tempfile.TemporaryDirectory(prefix="model-") as folder:
@@ -279,7 +279,7 @@ def _configuration(limits: tuple[int, bool, bool, int, int]) -> Any:  # noqa: AN
         return config.VllmConfig(
             model_config=model,
             scheduler_config=config.SchedulerConfig(
-                max_num_seqs=_PLENTY,
+                max_num_seqs=concurrency,
                 max_num_batched_tokens=_PLENTY,
                 max_model_len=model_len,
                 enable_chunked_prefill=True,
@@ -303,6 +303,7 @@ def _scheduler(limits: Limits) -> Any:  # noqa: ANN401 # vLLM's own
             limits.by_priority,
             limits.block_size,
             limits.max_model_len,
+            limits.max_concurrency,
         )
     )
     interface = import_module("vllm.v1.kv_cache_interface")
@@ -336,5 +337,4 @@ def _scheduler(limits: Limits) -> Any:  # noqa: ANN401 # vLLM's own
     scheduler.use_v2_model_runner = True
     # The configuration refuses a budget below the number of requests; the scheduler does not.
     scheduler.max_num_scheduled_tokens = limits.max_num_batched_tokens
-    scheduler.max_num_running_reqs = limits.max_concurrency
     return scheduler

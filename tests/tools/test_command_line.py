@@ -169,7 +169,12 @@ def test_bad_lines_are_skipped_when_asked_for_and_reported(tiny_trace: Path) -> 
         ),
         (
             ("demo", "--limit", "4", "--rate", "1", "--npu-sampling", "--device", "table-sample"),
-            "device table-sample has no sampler; sample on the host (leave NPU sampling off)",
+            (
+                "NPU sampling on an artifact without a sampler cannot be used with the eager loop "
+                "of 2026.4 (the artifact has no sampling kernel); change "
+                "scheduler_config.enable_npu_sampling (--experimental-enable-npu-sampling): set "
+                "enable_npu_sampling to false, or build the artifact with --enable-sampler"
+            ),
         ),
     ],
 )

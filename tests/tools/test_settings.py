@@ -92,17 +92,6 @@ def test_a_loop_and_a_flag_that_contradict_each_other_are_refused() -> None:
         chosen_loop("overlap", replace(REPLAY, enable_overlap_scheduling=False))
 
 
-def test_a_deeper_hardware_queue_needs_the_eager_loop() -> None:
-    """Under overlap the queue holds one batch; under eager a larger number changes nothing."""
-    deeper = replace(REPLAY, npu_queue_limit=2)
-    assert chosen_loop("eager", deeper) == EAGER
-    with refusal(
-        "--npu-queue-limit 2 contradicts the overlap loop, which keeps one batch in the hardware "
-        "queue; give 1, or run the eager loop alone"
-    ):
-        chosen_loop("overlap", deeper)
-
-
 def test_lookahead_belongs_to_a_loop_that_looks_ahead() -> None:
     """Overlap takes 1 to 8, eager none."""
     assert chosen_loop("eager", replace(REPLAY, lookahead=0)) == EAGER
@@ -165,7 +154,6 @@ def test_one_option_sets_the_arrivals() -> None:
         ({"concurrency": 0}, "--concurrency 0 is out of range; give 1 or more"),
         ({"block_size": 0}, "--block-size 0 is out of range; give 1 or more"),
         ({"num_blocks": -1}, "--num-blocks -1 is out of range; give 1 or more"),
-        ({"npu_queue_limit": 0}, "--npu-queue-limit 0 is out of range; give 1 or more"),
         ({"warmup": -1}, "--warmup -1 is out of range; give 0 or more requests"),
         ({"speed": 0.0}, "--speed 0 is out of range; give a number above 0"),
         ({"load": -1.0}, "--load -1 is out of range; give a number above 0"),
@@ -177,8 +165,8 @@ def test_one_option_sets_the_arrivals() -> None:
             "--max-concurrency 100000 is out of range on device fast; give 1 to 1024",
         ),
         (
-            {"max_model_len": 0},
-            "--max-model-len 0 is out of range on device fast; give 1 to 131072",
+            {"max_model_len": 131_073},
+            "--max-model-len 131073 is out of range on device fast; give 1 to 131072",
         ),
     ],
 )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from stepahead_tools.calibrate_options import CalibrateOptions
+from stepahead_tools.compatibility import CompatibilityOptions, compatibility
 from stepahead_tools.explore_options import ExploreOptions
 from stepahead_tools.histories import CheckOptions
 from stepahead_tools.mutants_options import MutantsOptions
@@ -108,6 +109,7 @@ add_command(app, "check", CheckOptions, _check)
 add_command(app, "explore", ExploreOptions, _explore)
 add_command(app, "mutants", MutantsOptions, _mutants)
 add_command(app, "calibrate", CalibrateOptions, _calibrate)
+add_command(app, "compatibility", CompatibilityOptions, compatibility)
 
 
 def spread_objectives(arguments: Sequence[str]) -> list[str]:

@@ -6,7 +6,7 @@ from stepahead_tools.agreement import disagreements
 from stepahead_tools.errors import Disagreement
 from stepahead_tools.loops import compared_loops
 from stepahead_tools.options import CompareOptions
-from stepahead_tools.session import figures, open_session, run, write_result
+from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
 from stepahead_tools.tables import show_metrics
 from stepahead_tools.verdict import verdict
 
@@ -19,7 +19,11 @@ def compare(options: CompareOptions) -> None:
     Raises:
         Disagreement: a request got different tokens, or KV blocks leaked.
     """
-    session = open_session(options, compared_loops(options))
+    loops = compared_loops(options)
+    if options.print_config:
+        print_configuration(options, loops)
+        return
+    session = open_session(options, loops)
     records = {loop.name: run(session, loop) for loop in session.loops}
     metrics = {name: figures(session, record) for name, record in records.items()}
     show_metrics(session.console, metrics)

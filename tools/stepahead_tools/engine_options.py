@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 SCHEDULING: Final = "Scheduling"
+_CONFIGURATION: Final = "Configuration of the product"
+_TIERS: Final = "KV cache tiers"
 
 
 class OrderChoice(StrEnum):
@@ -33,6 +36,46 @@ class LoopChoice(StrEnum):
     JUST_IN_TIME = "just-in-time"
 
 
+class VersionChoice(StrEnum):
+    """A version of the product whose compatibility table is known."""
+
+    V2026_4 = "2026.4"
+    V2026_5_B0 = "2026.5.0b0"
+    V2026_5_B1 = "2026.5.0b1"
+    V2026_5_B2 = "2026.5.0b2"
+    V2026_5_B3 = "2026.5.0b3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductOptions:
+    """Whose rules count, and a file beside the flags."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Configuration of the engine in TOML, with the product's names. Flags win over "
+            "it; which loops compare runs is up to --loops alone.",
+            rich_help_panel=_CONFIGURATION,
+        ),
+    ] = None
+    product_version: Annotated[
+        VersionChoice,
+        typer.Option(
+            help="Whose compatibility table and defaults count; see `stepahead compatibility`.",
+            rich_help_panel=_CONFIGURATION,
+        ),
+    ] = VersionChoice.V2026_4
+    print_config: Annotated[
+        bool,
+        typer.Option(
+            "--print-config",
+            help="Print the effective configuration of the engine as TOML, and run nothing.",
+            rich_help_panel=_CONFIGURATION,
+        ),
+    ] = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchedulingOptions:
     """What the scheduler is told."""
@@ -55,12 +98,13 @@ class SchedulingOptions:
         ),
     ] = None
     npu_queue_limit: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Batches in the hardware queue; must be 1 under overlap.",
+            help="Batches in the hardware queue; must be 1 under overlap. Default: 1.",
+            show_default=False,
             rich_help_panel=SCHEDULING,
         ),
-    ] = 1
+    ] = None
     max_num_batched_tokens: Annotated[
         int | None,
         typer.Option(
@@ -99,11 +143,64 @@ class SchedulingOptions:
             rich_help_panel=SCHEDULING,
         ),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierOptions:
+    """What the KV cache keeps, and where; names and defaults are the product's."""
+
     enable_prefix_caching: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="Reuse the KV blocks of equal prompt prefixes.",
-            rich_help_panel=SCHEDULING,
+            help="Reuse the KV blocks of equal prompt prefixes (L1). Default: yes.",
+            show_default=False,
+            rich_help_panel=_TIERS,
         ),
-    ] = True
+    ] = None
+    experimental_kv_offload_host_memory_gb: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GIB",
+            help="Host memory for KV blocks (L2), in GiB. Default: none.",
+            show_default=False,
+            rich_help_panel=_TIERS,
+        ),
+    ] = None
+    experimental_kv_offload_host_memory_ratio: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATIO",
+            help="The same as a share of the KV memory of the NPU; give one of the two.",
+            show_default=False,
+            rich_help_panel=_TIERS,
+        ),
+    ] = None
+    experimental_kv_offload_write_through_threshold: Annotated[
+        int | None,
+        typer.Option(
+            metavar="HITS",
+            help="Copy a block to the host at so many prefix hits; 0: never. Default: 2.",
+            show_default=False,
+            rich_help_panel=_TIERS,
+        ),
+    ] = None
+    experimental_kv_offload_write_back: Annotated[
+        bool | None,
+        typer.Option(
+            "--experimental-kv-offload-write-back/--no-experimental-kv-offload-write-back",
+            help="Copy a block that only the NPU has to the host before it is reused. Default: no.",
+            show_default=False,
+            rich_help_panel=_TIERS,
+        ),
+    ] = None
+    experimental_kv_offload_overlap_l2_reload: Annotated[
+        bool | None,
+        typer.Option(
+            "--experimental-kv-offload-overlap-l2-reload/"
+            "--no-experimental-kv-offload-overlap-l2-reload",
+            help="A request runs while its blocks come from the host, layer by layer. Default: no.",
+            show_default=False,
+            rich_help_panel=_TIERS,
+        ),
+    ] = None

@@ -7,6 +7,12 @@ from typing import Final
 from stepahead.errors import ConfigError
 from stepahead_models.errors import JournalError, SanitizerError, SimulationError, TraceMismatch
 from stepahead_models.npu import DeviceModelError
+from stepahead_models.product import (
+    InvalidOption,
+    UnknownLoop,
+    UnreadableConfiguration,
+    UnsupportedConfiguration,
+)
 from stepahead_models.traces import TraceError
 from stepahead_specs.conformance.history import HistoryError
 from stepahead_specs.invariants import InvariantViolated
@@ -24,6 +30,10 @@ NOT_USABLE: Final = 2
 
 _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (OptionError, NOT_USABLE),
+    (InvalidOption, NOT_USABLE),
+    (UnknownLoop, NOT_USABLE),
+    (UnreadableConfiguration, NOT_USABLE),
+    (UnsupportedConfiguration, NOT_USABLE),
     (ConfigError, NOT_USABLE),
     (DeviceModelError, NOT_USABLE),
     (TraceError, NOT_USABLE),

@@ -83,11 +83,6 @@ def _looking_ahead(loop: Loop, options: RunOptions) -> Loop:
     """Return a loop as it will run: with the lookahead asked for, where it looks ahead."""
     if loop.lookahead == 0:
         return loop
-    if options.npu_queue_limit != 1:
-        raise OptionError(
-            f"--npu-queue-limit {options.npu_queue_limit} contradicts the {loop.name} loop, which "
-            "keeps one batch in the hardware queue; give 1, or run the eager loop alone"
-        )
     if options.lookahead is None:
         return loop
     if not 1 <= options.lookahead <= _LOOKAHEAD_MAX:

@@ -37,13 +37,16 @@ class MachineOptions:
         typer.Option(help="Multiply every CPU cost by X.", rich_help_panel=_MACHINE),
     ] = 1.0
     npu_sampling: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--npu-sampling/--host-sampling",
-            help="Where the next tokens are drawn.",
+            "--experimental-enable-npu-sampling",
+            help="Where the next tokens are drawn. Default: as the product's version does, 2026.4 "
+            "on the host.",
+            show_default=False,
             rich_help_panel=_MACHINE,
         ),
-    ] = False
+    ] = None
     noise: Annotated[
         float,
         typer.Option(

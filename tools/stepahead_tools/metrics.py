@@ -16,6 +16,7 @@ Definitions, the same for every loop. Times are ns of the simulated clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -184,3 +185,16 @@ def _good(
 
 def _per_s(count: int, duration_ns: int) -> Fraction | None:
     return Fraction(count * _NS_PER_S, duration_ns) if duration_ns else None
+
+
+def hit_tokens_by_tier(counters: Mapping[str, int]) -> dict[str, int]:
+    """Return the prompt tokens that were not computed, by where their KV was.
+
+    Those of the host and of the remote store are counted when they are loaded, whether or not the
+    request that they were for stays; those of the NPU are the rest of the hits.
+
+    Args:
+        counters: the kernel's, see `stepahead.state.Counters`.
+    """
+    host, remote = counters["host_tokens"], counters["remote_tokens"]
+    return {"npu": max(counters["hit_tokens"] - host - remote, 0), "host": host, "remote": remote}

@@ -14,13 +14,27 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from stepahead_tools.engine_options import SCHEDULING, LoopChoice, SchedulingOptions
+from stepahead_tools.engine_options import (
+    SCHEDULING,
+    LoopChoice,
+    ProductOptions,
+    SchedulingOptions,
+    TierOptions,
+)
 from stepahead_tools.load_options import EndOptions, LoadOptions
 from stepahead_tools.machine_options import MachineOptions, OutputOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(OutputOptions, MachineOptions, SchedulingOptions, EndOptions, LoadOptions):
+class RunOptions(
+    OutputOptions,
+    ProductOptions,
+    MachineOptions,
+    TierOptions,
+    SchedulingOptions,
+    EndOptions,
+    LoadOptions,
+):
     """What `replay` and `compare` have in common; None stands for a default that depends."""
 
     trace: Annotated[

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from stepahead_models.journal import replay_journal
 from stepahead_tools.agreement import disagreements
+from stepahead_tools.engines import replayed_loop
 from stepahead_tools.errors import Disagreement, OptionError
-from stepahead_tools.loops import chosen_loop
 from stepahead_tools.options import ReplayOptions
-from stepahead_tools.session import figures, open_session, run, write_result
+from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
 from stepahead_tools.settings import DEMO
 from stepahead_tools.tables import show_metrics
 
@@ -30,7 +30,10 @@ def replay(options: ReplayOptions) -> None:
     if options.trace != DEMO and is_journal(Path(options.trace)):
         _replay_journal(options)
         return
-    loop = chosen_loop(None if options.loop is None else options.loop.value, options)
+    loop = replayed_loop(options)
+    if options.print_config:
+        print_configuration(options, (loop,))
+        return
     session = open_session(options, (loop,))
     record = run(session, loop)
     metrics = {loop.name: figures(session, record)}

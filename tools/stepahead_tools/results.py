@@ -16,7 +16,7 @@ from stepahead_models.record import Waste
 from stepahead_models.traces import Trace
 from stepahead_tools.distribution import PERCENTILES, Distribution
 from stepahead_tools.loops import Loop
-from stepahead_tools.metrics import Objectives, RunMetrics
+from stepahead_tools.metrics import Objectives, RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
 
 SCHEMA: Final = 1
@@ -92,6 +92,11 @@ def config(scene: Scene, loops: Sequence[Loop]) -> dict[str, Json]:
         "block_size": settings.block_size,
         "num_blocks": settings.num_blocks,
         "enable_prefix_caching": settings.prefix_caching,
+        "host_pages": settings.host_pages,
+        "write_through_threshold": settings.write_through_threshold,
+        "write_back": settings.write_back,
+        "overlap_l2_reload": settings.layerwise_reload,
+        "l3_enabled": settings.remote,
         "order": settings.order.value,
         "prefer": settings.preference.value,
         "device": scene.profile.name,
@@ -140,6 +145,10 @@ def run_figures(metrics: RunMetrics) -> dict[str, Json]:
         "recomputed_tokens": record.counters["recomputed_tokens"],
         "prefix_queried_tokens": record.counters["queried_tokens"],
         "prefix_hit_tokens": record.counters["hit_tokens"],
+        "prefix_hit_tokens_by_tier": hit_tokens_by_tier(record.counters),
+        "stored_blocks": record.counters["stored_blocks"],
+        "refused_stores": record.counters["refused_stores"],
+        "failed_transfers": record.counters["failed_transfers"],
         "pending_block_s": seconds(record.pending_block_ns),
         "kv_peak_blocks": record.kv_blocks_max,
         "leaked_blocks": record.leaked_blocks,

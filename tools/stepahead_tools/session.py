@@ -12,9 +12,11 @@ from rich.console import Console
 from structlog.typing import FilteringBoundLogger
 
 from stepahead import Kernel
+from stepahead_models.product import to_toml
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
 from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_tools.engines import Engine, open_engine
 from stepahead_tools.errors import OptionError
 from stepahead_tools.logs import start_log
 from stepahead_tools.loops import Loop
@@ -39,6 +41,7 @@ class Session:
     Args:
         options: as given.
         scene: what runs.
+        engine: the configuration that it runs by.
         loops: how, in order.
         log: for what happens meanwhile.
         console: for people; silent when the result goes to standard output.
@@ -46,6 +49,7 @@ class Session:
 
     options: RunOptions
     scene: Scene
+    engine: Engine
     loops: Sequence[Loop]
     log: FilteringBoundLogger
     console: Console
@@ -55,12 +59,14 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     """Read the trace, resolve the options, measure the capacity if needed, and show what will run.
 
     Raises:
-        OptionError, TraceError, DeviceModelError, OSError: what was asked for cannot run.
+        OptionError, InvalidOption, UnsupportedConfiguration, UnreadableConfiguration, TraceError,
+        DeviceModelError, OSError: what was asked for cannot run.
     """
     _check_targets(options)
     log = start_log(options.log_format.value)
     profile = load_profile(options.device)
-    settings = resolve(options, profile)
+    engine = open_engine(options, loops, profile)
+    settings = resolve(options, profile, engine.config)
     path = bundled_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     count = len(trace) if settings.limit is None else min(len(trace), settings.limit)
@@ -76,14 +82,43 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
             npu_queue_limit=settings.npu_queue_limit,
         )
     if options.log_format is LogFormatChoice.JSON:
-        log.info("Effective configuration", **config(scene, loops))
-    return Session(options=options, scene=scene, loops=loops, log=log, console=console)
+        log.info(
+            "Effective configuration",
+            product_version=engine.version.value,
+            **config(scene, loops),
+        )
+    return Session(
+        options=options, scene=scene, engine=engine, loops=loops, log=log, console=console
+    )
+
+
+def print_configuration(options: RunOptions, loops: Sequence[Loop]) -> None:
+    """Print the effective configuration of the engine under one loop, and its warnings.
+
+    Raises:
+        OptionError: there are several loops.
+        InvalidOption, UnsupportedConfiguration, UnreadableConfiguration, DeviceModelError, OSError:
+            it could not start.
+    """
+    if len(loops) > 1:
+        raise OptionError(
+            f"--print-config prints the configuration of one loop, and here run {len(loops)}; name "
+            "one with --loops, or use replay"
+        )
+    engine = open_engine(options, loops, load_profile(options.device))
+    log = start_log(options.log_format.value)
+    for sentences in engine.warnings.values():
+        for sentence in sentences:
+            log.warning(sentence)
+    sys.stdout.write(to_toml(engine.config))
 
 
 def run(session: Session, loop: Loop) -> RunRecord:
     """Run one loop of a session, with its journal, its checks and a progress bar."""
     started = f"{loop.name.capitalize()} scheduler has started"
     session.log.info(started, lookahead=loop.lookahead)
+    for sentence in session.engine.warnings[loop.name]:
+        session.log.warning(sentence)
     kernel = Kernel(session.scene.settings.kernel_config(loop))
     several = len(session.loops) > 1
     journal = journal_path(session.options.journal, loop.name, several=several)

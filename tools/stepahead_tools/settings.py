@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from stepahead import BatchPreference, KernelConfig, WaitingOrder
+from stepahead_models.product import EngineConfig, SchedulerConfig
 from stepahead_models.profiles import Profile
 from stepahead_models.traces import Ends
 from stepahead_tools.engine_options import OrderChoice, PreferChoice
+from stepahead_tools.engines import read_engine
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, SingleToken
@@ -44,7 +46,9 @@ class Settings:
         objectives: what goodput asks for, or None.
         npu_queue_limit: as given; the kernel keeps one batch dispatched.
         max_num_batched_tokens, max_concurrency, max_model_len, max_tokens_per_row, block_size,
-        num_blocks, prefix_caching, order, preference: see `stepahead.KernelConfig`.
+        num_blocks, prefix_caching, host_pages, write_through_threshold, write_back,
+        layerwise_reload, order, preference: see `stepahead.KernelConfig`.
+        remote: the same, for loops that prepare nothing ahead.
         cpu_scale: factor on every CPU cost.
         npu_sampling: the NPU draws the tokens.
         noise_ppm: largest deviation of durations, in millionths.
@@ -65,6 +69,11 @@ class Settings:
     block_size: int
     num_blocks: int
     prefix_caching: bool
+    host_pages: int
+    write_through_threshold: int | None
+    write_back: bool
+    layerwise_reload: bool
+    remote: bool
     order: WaitingOrder
     preference: BatchPreference
     cpu_scale: float
@@ -86,25 +95,40 @@ class Settings:
             order=self.order,
             preference=self.preference,
             prefix_caching=self.prefix_caching,
+            host_pages=self.host_pages,
+            write_through_threshold=self.write_through_threshold,
+            write_back=self.write_back,
+            layerwise_reload=self.layerwise_reload,
+            remote=self.remote and not loop.lookahead,
             eos_token_id=EOS_TOKEN_ID,
         )
 
 
-def resolve(options: RunOptions, profile: Profile) -> Settings:
+def resolve(options: RunOptions, profile: Profile, config: EngineConfig | None = None) -> Settings:
     """Return the settings that the options ask for on a device.
+
+    Args:
+        options: as given.
+        profile: the device.
+        config: the engine's part of them, checked; read here, unchecked, when None.
 
     Raises:
         OptionError: a value is out of range, or two options contradict each other.
     """
     _check_ranges(options)
+    config = config or read_engine(options)
+    scheduler = config.scheduler_config
     limits = profile.limits
     max_concurrency = _within(
-        "--max-concurrency", options.max_concurrency, limits.max_concurrency.value, profile.name
+        "--max-concurrency", scheduler.max_concurrency, limits.max_concurrency.value, profile.name
     )
     max_model_len = _within(
-        "--max-model-len", options.max_model_len, limits.max_model_len.value, profile.name
+        "--max-model-len", config.max_model_len, limits.max_model_len.value, profile.name
     )
     chunk = limits.max_tokens_per_row.value
+    num_blocks = options.num_blocks or profile.num_blocks(options.block_size)
+    block_bytes = profile.memory.kv_bytes_per_token.value * options.block_size
+    offload = scheduler.kv_offload_config
     prefill_first = options.prefer is PreferChoice.PREFILL
     by_priority = options.order is OrderChoice.PRIORITY
     return Settings(
@@ -114,23 +138,50 @@ def resolve(options: RunOptions, profile: Profile) -> Settings:
         seed=options.seed,
         warmup=options.warmup,
         objectives=objectives(options.goodput, options.goodput_single_token.value),
-        npu_queue_limit=options.npu_queue_limit,
-        max_num_batched_tokens=options.max_num_batched_tokens or max(chunk, max_concurrency),
+        npu_queue_limit=scheduler.npu_queue_limit,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens or max(chunk, max_concurrency),
         max_concurrency=max_concurrency,
         max_model_len=max_model_len,
         max_tokens_per_row=chunk,
         block_size=options.block_size,
-        num_blocks=options.num_blocks or profile.num_blocks(options.block_size),
-        prefix_caching=options.enable_prefix_caching,
+        num_blocks=num_blocks,
+        prefix_caching=scheduler.prefix_cache_config.enabled,
+        host_pages=host_pages(scheduler, num_blocks, block_bytes),
+        write_through_threshold=offload.write_through_threshold,
+        write_back=offload.write_back,
+        layerwise_reload=offload.overlap_l2_reload,
+        remote=config.l3_enabled,
         order=WaitingOrder.PRIORITY if by_priority else WaitingOrder.FIRST_COME_FIRST_SERVED,
         preference=(
             BatchPreference.PREFILL_FIRST if prefill_first else BatchPreference.DECODE_FIRST
         ),
         cpu_scale=options.cpu_scale,
-        npu_sampling=options.npu_sampling,
+        npu_sampling=scheduler.enable_npu_sampling,
         noise_ppm=round(options.noise * _PPM_PER_PERCENT),
         unchecked=options.unchecked,
     )
+
+
+def host_pages(scheduler: SchedulerConfig, num_blocks: int, block_bytes: int) -> int:
+    """Return how many KV blocks the host cache (L2) holds, 0 where it is off.
+
+    Raises:
+        OptionError: its budget does not hold a block, or there is no prefix cache above it.
+    """
+    budget = scheduler.kv_offload_config.host_bytes(num_blocks * block_bytes)
+    if not scheduler.kv_offload_config.enabled:
+        return 0
+    if not scheduler.prefix_cache_config.enabled:
+        raise OptionError(
+            "the host KV cache (L2) holds blocks of the prefix cache (L1), which is off; leave out "
+            "--no-enable-prefix-caching or the host budget"
+        )
+    if budget < block_bytes:
+        raise OptionError(
+            f"the host budget of {budget} bytes holds no KV block of {block_bytes} bytes; give "
+            "more, or a smaller --block-size"
+        )
+    return budget // block_bytes
 
 
 def pacing(options: RunOptions) -> Pacing:
@@ -189,8 +240,7 @@ def _check_ranges(options: RunOptions) -> None:
     if options.check and options.unchecked:
         raise OptionError("--check contradicts --unchecked; give one of the two")
     at_least_one = (
-        "limit", "concurrency", "max_num_batched_tokens", "max_concurrency", "block_size",
-        "num_blocks", "npu_queue_limit",
+        "limit", "concurrency", "block_size", "num_blocks",
     )  # fmt: skip
     for name in at_least_one:
         value = getattr(options, name)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from stepahead_tools.distribution import Distribution
 from stepahead_tools.loops import Loop
-from stepahead_tools.metrics import RunMetrics
+from stepahead_tools.metrics import RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
 
 _NS_PER_MS = 1_000_000
@@ -73,6 +73,17 @@ def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, st
             f"{settings.max_model_len}, prefix caching {'on' if settings.prefix_caching else 'off'}"
         ),
     )
+    if settings.host_pages:
+        threshold = settings.write_through_threshold
+        through = "never" if threshold is None else f"at {threshold} hits"
+        yield (
+            "host KV",
+            (
+                f"{settings.host_pages} blocks, written through {through}"
+                f"{', written back' if settings.write_back else ''}, reloaded "
+                f"{'layer by layer' if settings.layerwise_reload else 'before the request runs'}"
+            ),
+        )
     yield "loops", ", ".join(f"{loop.name} (lookahead {loop.lookahead})" for loop in loops)
 
 
@@ -155,6 +166,11 @@ def _sections() -> Iterator[list[Line]]:
         Line("discarded rows", lambda run: run.record.discarded.rows, 0, 0),
         Line("preemptions", lambda run: run.record.counters["preemptions"], 0, 0),
         Line("  recomputed tokens", lambda run: run.record.counters["recomputed_tokens"], 0, 0),
+        Line("prefix hit tokens", lambda run: run.record.counters["hit_tokens"], 0, 1),
+        Line("  on the NPU (L1)", lambda run: _hits(run, "npu"), 0, 0),
+        Line("  on the host (L2)", lambda run: _hits(run, "host"), 0, 0),
+        Line("  remote (L3)", lambda run: _hits(run, "remote") or None, 0, 0),
+        Line("stored blocks", lambda run: run.record.counters["stored_blocks"] or None, 0, 0),
         Line("pending block-seconds", lambda run: run.record.pending_block_ns / _NS_PER_S, 2, 0),
         Line("KV blocks, peak", lambda run: run.record.kv_blocks_max, 0, 0),
     ]
@@ -169,6 +185,12 @@ def _latency(
     yield Line(f"{label} mean", figure(None), decimals, -1)
     for percent in (50, 90, 99):
         yield Line(f"{'p' + str(percent):>{len(label) + 4}}", figure(percent), decimals, -1)
+
+
+def _hits(run: RunMetrics, tier: str) -> int | None:
+    """Return the hit tokens of one tier, where there are others than the NPU's."""
+    hits = hit_tokens_by_tier(run.record.counters)
+    return hits[tier] if hits["host"] or hits["remote"] else None
 
 
 def _milliseconds(figures: Distribution | None, percent: int | None) -> float | None:

@@ -1,0 +1,197 @@
+"""From a file and flags to the product's configuration, checked for every loop that runs.
+
+What goes with what stands in the product's compatibility table. This adds what only the simulation
+cannot do: nothing that was asked for is left out without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from stepahead_models.product import (
+    Checked,
+    EngineConfig,
+    ModelDescription,
+    ModelKind,
+    ProductVersion,
+    SchedulerConfig,
+    SchedulingLoop,
+    UnreadableConfiguration,
+    check_configuration,
+    read_engine_config,
+)
+from stepahead_models.profiles import Profile
+from stepahead_tools.errors import OptionError
+from stepahead_tools.loops import Loop, chosen_loop
+from stepahead_tools.options import ReplayOptions, RunOptions
+
+#: Fields of the scheduler's configuration that the simulation of one scheduler has no use for.
+WITHOUT_EFFECT: Final = (
+    "scheduler_kind",
+    "max_processing_samples",
+    "is_offline",
+    "profile_guided_decode_batching",
+    "batch_scheduling_budget_ms",
+    "experimental_aggressive_batching",
+    "data_parallel_routing_policy",
+    "data_parallel_scoring_profile",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A configuration that may start under every loop that runs.
+
+    Args:
+        version: whose rules it was checked by.
+        checked: the effective configuration under each loop, by its name; never empty.
+        warnings: what to log when a loop starts, by its name; each sentence once.
+    """
+
+    version: ProductVersion
+    checked: Mapping[str, Checked]
+    warnings: Mapping[str, tuple[str, ...]]
+
+    @property
+    def config(self) -> EngineConfig:
+        """What the loops have in common: all but the loop itself and the remote cache (L3)."""
+        return next(iter(self.checked.values())).config
+
+
+def read_engine(options: RunOptions, loop: str | None = None) -> EngineConfig:
+    """Return what the file and the flags ask for; the flags win.
+
+    Args:
+        options: as given.
+        loop: name of the loop; that of the file when None.
+
+    Raises:
+        InvalidOption: a key is unknown, or a value breaks a rule.
+        UnreadableConfiguration: the file is no TOML.
+        OSError: the file cannot be read.
+    """
+    return read_engine_config(
+        _text(options),
+        {
+            "scheduling_loop_type": loop,
+            "npu_queue_limit": options.npu_queue_limit,
+            "max_concurrency": options.max_concurrency,
+            "max_num_batched_tokens": options.max_num_batched_tokens,
+            "max_model_len": options.max_model_len,
+            "enable_npu_sampling": options.npu_sampling,
+            "enable_prefix_caching": options.enable_prefix_caching,
+            "kv_offload_host_memory_gb": options.experimental_kv_offload_host_memory_gb,
+            "kv_offload_host_memory_ratio": options.experimental_kv_offload_host_memory_ratio,
+            "kv_offload_write_through_threshold": (
+                options.experimental_kv_offload_write_through_threshold
+            ),
+            "kv_offload_write_back": options.experimental_kv_offload_write_back,
+            "kv_offload_overlap_l2_reload": options.experimental_kv_offload_overlap_l2_reload,
+        },
+        where=str(options.config),
+        version=ProductVersion(options.product_version.value),
+    )
+
+
+def replayed_loop(options: ReplayOptions) -> Loop:
+    """Return the loop that the flags choose, or else the file; eager by default.
+
+    Raises:
+        OptionError: two options contradict each other.
+    """
+    if options.loop is not None:
+        return chosen_loop(options.loop.value, options)
+    if options.config is None or options.enable_overlap_scheduling is not None:
+        return chosen_loop(None, options)
+    return chosen_loop(read_engine(options).scheduler_config.loop.value, options)
+
+
+def open_engine(options: RunOptions, loops: Sequence[Loop], profile: Profile) -> Engine:
+    """Check the configuration under every loop, as the product does when it starts.
+
+    Raises:
+        InvalidOption, UnreadableConfiguration, OSError: see `read_engine`.
+        UnsupportedConfiguration: a loop, the artifact or another feature excludes a feature.
+        OptionError: the simulation does not have what is asked for.
+    """
+    version = ProductVersion(options.product_version.value)
+    model = describe(profile)
+    checked: dict[str, Checked] = {}
+    warnings: dict[str, tuple[str, ...]] = {}
+    said: set[str] = set()
+    for loop in loops:
+        asked = read_engine(options, loop.name)
+        found = checked[loop.name] = check_configuration(asked, model, version)
+        _refuse_unsimulated(found.config)
+        sentences = [*found.warnings, *_without_effect(found.config.scheduler_config)]
+        warnings[loop.name] = tuple(words for words in sentences if words not in said)
+        said.update(sentences)
+    return Engine(version=version, checked=checked, warnings=warnings)
+
+
+def describe(profile: Profile) -> ModelDescription:
+    """Return what the configuration check has to know about the model of a device profile.
+
+    Raises:
+        OptionError: the profile names no kind of model.
+    """
+    kinds = {kind.value: kind for kind in ModelKind}
+    if profile.model_kind not in kinds:
+        raise OptionError(
+            f"device {profile.name} has the model_kind {profile.model_kind!r}, which is not known; "
+            f"write one of {', '.join(kinds)} into its file"
+        )
+    memory = profile.memory
+    return ModelDescription(
+        kind=kinds[profile.model_kind],
+        name=profile.name,
+        has_sampler=profile.sampler.present.value,
+        compiled_len=profile.limits.max_model_len.value,
+        kv_tokens=memory.kv_memory_bytes.value // memory.kv_bytes_per_token.value,
+    )
+
+
+def _text(options: RunOptions) -> str:
+    if options.config is None:
+        return ""
+    try:
+        return options.config.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableConfiguration(str(options.config), f"it is not UTF-8 ({error})") from error
+
+
+def _refuse_unsimulated(config: EngineConfig) -> None:
+    loop = config.scheduler_config.loop
+    for option, asked, words, way_out in (
+        (
+            "speculative_config",
+            config.speculative_config is not None,
+            "speculative decoding",
+            "leave it out",
+        ),
+        (
+            "kv_transfer_config",
+            config.kv_transfer_config is not None,
+            "KV transfer between engines",
+            "leave it out",
+        ),
+        (
+            "l3_enabled",
+            config.l3_enabled and loop.compatibility is not SchedulingLoop.EAGER,
+            f"a remote KV cache (L3) under the {loop.value} loop",
+            "set it to false, or run the eager loop alone",
+        ),
+    ):
+        if asked:
+            raise OptionError(
+                f"{option} asks for {words}, which the simulation does not have; {way_out}"
+            )
+
+
+def _without_effect(config: SchedulerConfig) -> Iterator[str]:
+    default = SchedulerConfig()
+    changed = [name for name in WITHOUT_EFFECT if getattr(config, name) != getattr(default, name)]
+    if changed:
+        yield f"{', '.join(changed)} of scheduler_config: without effect in the simulation"

@@ -11,9 +11,16 @@ from stepahead import planning
 from stepahead.arrays import Ints
 from stepahead.commands import Command, PrepareBatch
 from stepahead.config import KernelConfig
-from stepahead.events import BatchPrepared, BatchRefused, Event, HostReady, RequestCancelled
+from stepahead.events import (
+    BatchPrepared,
+    BatchRefused,
+    Event,
+    HostReady,
+    RequestArrived,
+    RequestCancelled,
+)
 from stepahead.kernel import Kernel
-from stepahead.state import State
+from stepahead.state import Snapshot, State
 from stepahead.tables import BATCH_ROWS, REQUEST, REQUEST_ROWS, RequestTrigger, StateTable
 from stepahead_models.journal import replay_journal
 from stepahead_specs.explorer import (
@@ -27,8 +34,8 @@ from stepahead_specs.explorer import (
     write_journal,
 )
 from stepahead_specs.explorer.behaviours import behaviour, difference
-from stepahead_specs.explorer.bounds import executions
-from stepahead_specs.explorer.canonical import Kept, canonical
+from stepahead_specs.explorer.bounds import executions, moves
+from stepahead_specs.explorer.canonical import Form, Kept, canonical
 from stepahead_specs.explorer.graph import Edge
 from stepahead_specs.explorer.progress import stuck
 
@@ -184,6 +191,46 @@ def test_the_order_of_free_blocks_counts_only_with_a_cache() -> None:
     renamed, ordered = Kept(), Kept(ordered=True)
     assert canonical(one.snapshot(), 2, renamed) == canonical(other.snapshot(), 2, renamed)
     assert canonical(one.snapshot(), 2, ordered) != canonical(other.snapshot(), 2, ordered)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(refusals=True, failures=True),
+        pytest.param(Bounds(prune=True, lookahead=2), marks=pytest.mark.campaign),
+        Bounds(prompts=(3, 2), blocks=4, tokens=2, caching=True, refusals=True, failures=True),
+        pytest.param(
+            Bounds(prompts=(2, 3), blocks=3, tokens=3, block_size=2, caching=True),
+            marks=pytest.mark.campaign,
+        ),
+    ],
+    ids=summary,
+)
+def test_equal_forms_have_equal_futures(bounds: Bounds) -> None:
+    """What a form leaves out influences nothing: up to four states of each form go on alike."""
+    kernel = Kernel(bounds.config())
+    kept = Kept(ordered=bounds.caching)
+    line: list[tuple[Snapshot, int]] = [(kernel.snapshot(), 0)]
+    futures: dict[Form, frozenset[tuple[str, Form]]] = {}
+    met: dict[Form, set[str]] = {canonical(kernel.snapshot(), 0, kept): {kernel.digest()}}
+    differing = 0
+    for saved, arrived in line:
+        kernel.restore(saved)
+        future: set[tuple[str, Form]] = set()
+        for move in moves(kernel, saved, bounds, arrived):
+            kernel.restore(saved)
+            kernel.step(move.event)
+            after, count = kernel.snapshot(), arrived + isinstance(move.event, RequestArrived)
+            form, digest = canonical(after, count, kept), kernel.digest()
+            future.add((type(move.event).__name__, form))
+            known = met.setdefault(form, set())
+            if digest not in known and len(known) < 4:
+                differing += bool(known)
+                known.add(digest)
+                line.append((after, count))
+        before = futures.setdefault(canonical(saved, arrived, kept), frozenset(future))
+        assert before == future
+    assert differing > 100
 
 
 def _both_cancelled(order: tuple[int, int]) -> Kernel:

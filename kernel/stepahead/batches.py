@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from stepahead.arrays import Ints, Mask
 from stepahead.blocks import Receipt
 from stepahead.commands import FinishReason
@@ -19,9 +17,9 @@ class Batch:
     ``ends`` is the first position after each row. ``live`` is replaced, not written, when a
     request ends; ``dead`` remembers why. ``grant`` are the blocks popped for the batch, of the rows
     ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it; ``loads``
-    are the layer-wise transfers that it runs on. Times are
-    those of the events that selected, prepared and dispatched it, ns. ``volume`` is (rows, tokens,
-    KV tokens) of the row set when it was new; ``fresh``: it is new with this batch.
+    are the layer-wise transfers that it runs on. Times are those of the events that selected,
+    prepared and dispatched it, ns. ``volume`` is (rows, tokens, KV tokens) of the row set when it
+    was new, kept for just-in-time selection only; ``fresh``: it is new with this batch.
     """
 
     batch_id: int
@@ -55,7 +53,7 @@ class Batch:
 
     def row_of(self, seat: int) -> int | None:
         """Return the row of the request in ``seat``, or None. A live request has at most one."""
-        rows = np.flatnonzero(self.seats == seat)
+        (rows,) = (self.seats == seat).nonzero()
         return int(rows[0]) if len(rows) else None
 
     def lose(self, row: int, reason: FinishReason) -> None:

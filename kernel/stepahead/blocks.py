@@ -105,15 +105,16 @@ class BlockPool:
         """
         if count > self.available:
             raise KernelBug(f"{count} blocks taken, {self.available} available")
+        if not count:
+            return Receipt(EMPTY, EMPTY, self._layout, EMPTY)
         blocks = self.peek(count)
         queued_at = self._position[blocks]
-        if count:
-            self._head = int(queued_at[-1]) + 1
-            self._leave_queue(blocks, queued_at)
-            self.references[blocks] = 1
+        self._head = int(queued_at[-1]) + 1
+        self._leave_queue(blocks, queued_at)
+        self.references[blocks] = 1
         forgotten = self.key[blocks]
-        keyed = forgotten >= 0
-        if keyed.any():
+        (keyed,) = (forgotten >= 0).nonzero()
+        if len(keyed):
             self.block_of[forgotten[keyed]] = -1
             self.key[blocks] = NO_KEY
         return Receipt(blocks, queued_at, self._layout, forgotten)
@@ -144,18 +145,19 @@ class BlockPool:
         """
         if not len(blocks):
             return 0
-        self.references[blocks] -= 1
-        left = self.references[blocks]
-        if left.min() < 0:
+        left = self.references[blocks] - 1
+        if left[left.argmin()] < 0:
             raise KernelBug("a block was released more often than it was taken")
+        self.references[blocks] = left
         loose = blocks[left == 0][::-1]
         if fence > self.passed:
             # Also of blocks that others hold: whoever lets go last must wait for this row too.
             self.fence[blocks] = np.maximum(self.fence[blocks], fence)
         waits = self.fence[loose] > self.passed
-        if waits.any():
+        waiting = int(np.count_nonzero(waits))
+        if waiting:
             self.pending.append(loose[waits])
-            self.pending_count += int(waits.sum())
+            self.pending_count += waiting
             self._append(loose[~waits])
         else:
             self._append(loose)
@@ -171,9 +173,10 @@ class BlockPool:
         for blocks in self.pending:
             loose = blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]
             ready = self.fence[loose] <= passed
+            freed = int(np.count_nonzero(ready))
             self._append(loose[ready])
-            self.pending_count -= int(ready.sum())
-            if not ready.all():
+            self.pending_count -= freed
+            if freed < len(loose):
                 still.append(loose[~ready])
         self.pending = still
         self.releases += 1
@@ -196,15 +199,17 @@ class BlockPool:
     def match(self, keys: Ints) -> Ints:
         """Return the blocks that hold the longest known prefix of ``keys``."""
         blocks: Ints = self.block_of[keys]
-        unknown = blocks < 0
-        return blocks[: int(unknown.argmax())] if unknown.any() else blocks
+        (unknown,) = (blocks < 0).nonzero()
+        return blocks[: int(unknown[0])] if len(unknown) else blocks
 
     def idle_among(self, blocks: Ints) -> int:
         """Count those of ``blocks`` that stand in the queue."""
-        return int((self._position[blocks] != _HOLE).sum())
+        return int(np.count_nonzero(self._position[blocks] != _HOLE))
 
     def hit(self, blocks: Ints) -> Receipt:
         """Take matched blocks into use, shared with whoever holds them already."""
+        if not len(blocks):
+            return Receipt(EMPTY, EMPTY, self._layout, EMPTY)
         queued_at = self._position[blocks]
         queued = queued_at != _HOLE
         self._leave_queue(blocks[queued], queued_at[queued])

@@ -18,6 +18,7 @@ from stepahead.requests import Intent
 from stepahead.state import FILLED, QUEUED, State
 from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
 
+_NO_VOLUME: Final = (0, 0, 0)
 #: By number of the request's state: no row of it is outstanding.
 _RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED))
 
@@ -39,7 +40,7 @@ def reserve(
     held = columns.blocks[seats]
     needs = blocks_needed(ends, held, state.config.block_size)
     growing = needs.nonzero()[0]
-    grant = take(state, int(needs[growing].sum()) if len(growing) else 0)
+    grant = take(state, sum(needs[growing].tolist()))
     rows, slots = _growth(growing, needs, held, len(grant.blocks))
     columns.table[seats[rows], slots] = grant.blocks
     columns.blocks[seats] = held + needs
@@ -64,7 +65,7 @@ def reserve(
         grant_rows=rows,
         hits=hits,
         selected_at=state.now,
-        volume=(len(seats), int(counts.sum()), int(ends.sum())),
+        volume=_NO_VOLUME if state.timing is None else _volume(counts, ends),
         fresh=True,
         loads=_loads_of(state, seats) if state.ledger.loading else (),
     )
@@ -87,6 +88,10 @@ def reserve(
         history_positions=history[1],
         history_tokens=history[2],
     )
+
+
+def _volume(counts: Ints, ends: Ints) -> tuple[int, int, int]:
+    return len(counts), int(counts.sum()), int(ends.sum())
 
 
 def blocks_needed(ends: Ints, held: Ints, size: int) -> Ints:

@@ -155,7 +155,7 @@ class Host:
         before = time.npu_end
         span = time.run_npu(device.step_ns(batch.shape, command.batch_id))
         gap = span[0] - max(before, self.live_since) if before >= 0 else NEVER
-        self._recorder.dispatch(batch.command, command, span, gap)
+        self._recorder.dispatch(batch.command, command, span, gap, batch.shape.tokens)
         self._dispatched = batch
         self._facts.add(span[1], FactClass.EXECUTED, command.batch_id)
 
@@ -201,6 +201,11 @@ class Host:
 
         Beyond the last of them lies ``until``, if steps take no less time than this one.
         """
+        handles = self._outstanding[batch_id].command.handles
+        if len(self._outstanding) <= self._lookahead or any(
+            other.command.handles is not handles for other in self._outstanding.values()
+        ):
+            return 0
         turns = min(self._executor.turns_to_end(batch_id), _LEAP_TURNS_MAX)
         if until is None or turns < 1:
             return turns

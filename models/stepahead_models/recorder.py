@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -73,7 +74,7 @@ class Recorder:
     # -- decisions ----------------------------------------------------------------------------
 
     def _decide(self, kind: bytes, *numbers: int) -> None:
-        self._decisions.update(kind + np.array(numbers, dtype="<i8").tobytes())
+        self._decisions.update(kind + struct.pack(f"<{len(numbers)}q", *numbers))
 
     def arrive(self, request: int, arrived_at: int, at: int, handle: int | None) -> None:
         """A request was reported; ``handle`` is None when it was refused."""
@@ -119,14 +120,16 @@ class Recorder:
     # -- device -------------------------------------------------------------------------------
 
     def dispatch(
-        self, batch: PrepareBatch, command: DispatchBatch, span: tuple[int, int], gap_ns: int
+        self,
+        batch: PrepareBatch,
+        command: DispatchBatch,
+        span: tuple[int, int],
+        gap_ns: int,
+        tokens: int,
     ) -> None:
-        """A batch runs on the NPU from ``span[0]`` to ``span[1]``."""
+        """A batch of ``tokens`` tokens runs on the NPU from ``span[0]`` to ``span[1]``."""
         live = int(np.count_nonzero(command.live))
-        if command.pruned:
-            rows, tokens = live, int(batch.token_counts[command.live].sum())
-        else:
-            rows, tokens = len(batch.seats), int(batch.token_counts.sum())
+        rows = live if command.pruned else len(batch.seats)
         self._starts.append(span[0])
         self._step_ends.append(span[1])
         self._step_runs.extend((1, batch.batch_id, rows, tokens, live, gap_ns))
@@ -271,9 +274,10 @@ class Recorder:
 def _same_rows(before: PrepareBatch, after: PrepareBatch) -> bool:
     if before.handles is after.handles and before.token_counts is after.token_counts:
         return True
+    # As bytes, which compares short arrays ten times as fast as NumPy does.
     return (
-        np.array_equal(before.handles, after.handles)
-        and np.array_equal(before.epochs, after.epochs)
-        and np.array_equal(before.token_counts, after.token_counts)
-        and np.array_equal(before.samples, after.samples)
+        before.handles.tobytes() == after.handles.tobytes()
+        and before.epochs.tobytes() == after.epochs.tobytes()
+        and before.token_counts.tobytes() == after.token_counts.tobytes()
+        and before.samples.tobytes() == after.samples.tobytes()
     )

@@ -275,11 +275,6 @@ def _woken(seen: Observation) -> bool:
     return seen.now.event == "Woke" and bool(seen.now.selected)
 
 
-@goal("a prepared batch is selected again for a late arrival")
-def _joined(seen: Observation) -> bool:
-    return bool(seen.now.selected and seen.now.withdrawn)
-
-
 @goal("dead rows are left out of a batch")
 def _pruned(seen: Observation) -> bool:
     return any(batch.pruned for batch in seen.now.dispatched)

@@ -25,6 +25,8 @@ from stepahead.events import (
     Event,
     HostReady,
 )
+from stepahead.requests import Intent
+from stepahead.views import RequestView
 from stepahead_specs.bench import Bench
 from stepahead_specs.oracle import Ask, HashModel
 from stepahead_specs.story import tell
@@ -48,17 +50,24 @@ _WEIGHTS: Final[dict[type[Event], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How far `configurations` and `asks` may go."""
+    """How far `configurations` and `asks` may go.
+
+    ``crowded``: several requests with a common prefix share a pool that holds little more than one,
+    under overlap, so that preemption, fences and hits are the rule.
+    """
 
     lookahead_max: int = 3
     prompt_max: int = 9
     output_max: int = 9
+    crowded: bool = False
 
 
 @st.composite
 def configurations(draw: st.DrawFn, shape: Shape) -> KernelConfig:
     """Draw limits that are tight more often than not."""
     block_size = draw(st.sampled_from((1, 2, 4)))
+    if shape.crowded:
+        return _crowded(draw, block_size, -(-(shape.prompt_max + shape.output_max) // block_size))
     lookahead = draw(st.integers(0, shape.lookahead_max))
     just_in_time = lookahead > 0 and draw(st.sampled_from((False, False, True)))
     longest = -(-(shape.prompt_max + shape.output_max - 1) // block_size)
@@ -81,11 +90,26 @@ def configurations(draw: st.DrawFn, shape: Shape) -> KernelConfig:
     )
 
 
+def _crowded(draw: st.DrawFn, block_size: int, longest: int) -> KernelConfig:
+    return KernelConfig(
+        num_blocks=draw(st.integers(longest, longest + 2)),
+        block_size=block_size,
+        max_concurrency=draw(st.sampled_from((4, 3))),
+        max_num_batched_tokens=64,
+        max_model_len=24,
+        lookahead=draw(st.integers(1, 3)),
+        order=draw(st.sampled_from(list(WaitingOrder))),
+        timing=draw(st.sampled_from((SelectionTiming.EARLY, SelectionTiming.JUST_IN_TIME))),
+        prune=draw(st.booleans()),
+        eos_token_id=EOS,
+    )
+
+
 @st.composite
 def asks(draw: st.DrawFn, shape: Shape) -> Ask:
     """Draw a request: prompts around block multiples, families of shared prefixes, planned ends."""
     length = draw(st.integers(1, shape.prompt_max))
-    family = draw(st.integers(0, 2))
+    family = 0 if shape.crowded else draw(st.integers(0, 2))
     tail = draw(st.integers(0, 1))
     head = tuple(10 * family + position for position in range(length - 1))
     max_tokens = draw(st.one_of(st.integers(1, shape.output_max), st.integers(1, 3)))
@@ -144,16 +168,33 @@ class KernelMachine(RuleBasedStateMachine):
             named = replace(ask, request_id=name)
             self._do(partial(Bench.arrive, ask=named))
 
-    @precondition(lambda self: self._rarely(8))
-    @rule(data=st.data(), state=st.sampled_from(("queued", "prepared", "dispatched", "filled")))
-    def cancel_live(self, data: st.DataObject, state: str) -> None:
-        """A client leaves while its request is in a chosen state, if one is."""
-        bench = self._bench()
-        live = [r for r in bench.kernel.requests() if r.state.value == state]
-        if live:
-            chosen = data.draw(st.sampled_from(live), label="request")
+    @precondition(lambda self: self._rarely(4))
+    @rule(data=st.data())
+    def cancel_live(self, data: st.DataObject) -> None:
+        """A client leaves; each state that some request is in is as likely."""
+        by_state: dict[str, list[RequestView]] = {}
+        for request in self._bench().kernel.requests():
+            by_state.setdefault(request.state.value, []).append(request)
+        if by_state:
+            state = data.draw(st.sampled_from(sorted(by_state)), label="state")
+            chosen = data.draw(st.sampled_from(by_state[state]), label="request")
             handle = data.draw(st.sampled_from((None, chosen.handle)), label="handle")
-            self._do(lambda bench: bench.cancel(chosen.request_id, handle))
+            self._do(partial(Bench.cancel, request_id=chosen.request_id, handle=handle))
+
+    @precondition(lambda self: bool(self._victims()))
+    @rule(data=st.data())
+    def cancel_victim(self, data: st.DataObject) -> None:
+        """A client leaves while its request waits to be preempted."""
+        chosen = data.draw(st.sampled_from(self._victims()), label="request")
+        self._do(partial(Bench.cancel, request_id=chosen.request_id))
+
+    @precondition(lambda self: bool(self._ending()))
+    @rule(data=st.data())
+    def cancel_at_the_end(self, data: st.DataObject) -> None:
+        """A client leaves while the token that ends its request is being sampled."""
+        handle = data.draw(st.sampled_from(self._ending()), label="request")
+        name = self._bench().asks[handle].request_id
+        self._do(partial(Bench.cancel, request_id=name))
 
     @precondition(lambda self: self._rarely(6) or self._draining())
     @rule(data=st.data())
@@ -164,7 +205,7 @@ class KernelMachine(RuleBasedStateMachine):
         if ended:
             draining = [r for r in ended if bench.seen.rows_of(r.handle)]
             chosen = data.draw(st.sampled_from(draining or ended), label="request")
-            self._do(lambda bench: bench.cancel(chosen.request_id, chosen.handle))
+            self._do(partial(Bench.cancel, request_id=chosen.request_id, handle=chosen.handle))
 
     @precondition(lambda self: self._rarely(6))
     @rule(name=st.sampled_from(("r0", "r1", "r2", "nobody")), handle=st.sampled_from((None, 999)))
@@ -219,8 +260,9 @@ class KernelMachine(RuleBasedStateMachine):
         else:
             self._do(lambda bench: bench.woke(ident))
 
-    @precondition(lambda self: self._rarely(7) and self._bench().on_device is not None)
-    @rule(whole=st.sampled_from((False, False, True)))
+    @precondition(lambda self: self._rarely(7) or (self._rarely(3) and self._overlaps()))
+    @precondition(lambda self: self.bench is not None and self.bench.on_device is not None)
+    @rule(whole=st.booleans())
     def fail(self, whole: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
         """The device fails its batch, or altogether."""
         self._do(lambda bench: bench.device_failed(whole=whole))
@@ -261,6 +303,27 @@ class KernelMachine(RuleBasedStateMachine):
         """Hold a rule back but for one in so many steps, without a choice of its own."""
         return self.bench is not None and self.bench.seen.step % one_in == 0
 
+    def _victims(self) -> list[RequestView]:
+        requests = () if self.bench is None else self.bench.kernel.requests()
+        return [request for request in requests if request.intent is Intent.PREEMPT]
+
+    def _overlaps(self) -> bool:
+        return self.bench is not None and len(self.bench.seen.outstanding()) > 1
+
+    def _ending(self) -> list[int]:
+        """Return the live requests that the device is sampling EOS for."""
+        bench = self.bench
+        if bench is None or bench.on_device is None:
+            return []
+        ending: list[int] = []
+        for row in bench.seen.batches[bench.on_device].rows:
+            request = bench.seen.requests[row.handle]
+            tokens, _ = bench.truth(row.handle)
+            index = row.end - request.prompt_length
+            if request.live and row.samples and tokens[index] == bench.config.eos_token_id:
+                ending.append(row.handle)
+        return ending
+
     def _draining(self) -> bool:
         return self.bench is not None and self.bench.seen.draining() > 0
 
@@ -272,3 +335,9 @@ class KernelMachine(RuleBasedStateMachine):
             note(f"{bench.config}\n{tell(bench.journal)}")
             self.bench = None
             raise
+
+
+class CrowdedMachine(KernelMachine):
+    """The same machine where there is never enough room."""
+
+    shape = Shape(crowded=True)

@@ -74,6 +74,7 @@ class Observer:
         self.seen = seen
         #: The commands that the host still holds, with a copy of their arrays.
         self._given: dict[int, tuple[PrepareBatch, tuple[bytes, ...]]] = {}
+        self._wake = (0, 0)
 
     def saw(self, event: Event, commands: tuple[Command, ...]) -> Observation:
         """Take one step of the kernel; return the observation after it."""
@@ -121,7 +122,8 @@ class Observer:
                 self._given.pop(event.batch_id, None)
                 seen.failed(event.batch_id, device=event.scope is FailureScope.DEVICE)
             case Woke():
-                seen.wake_pending = False
+                if event.wake_id == self._wake[0] and event.at >= self._wake[1]:
+                    seen.wake_pending = False
             case PauseRequested():
                 seen.pause_asked()
             case ResumeRequested():
@@ -148,6 +150,7 @@ class Observer:
                     seen.now.declined.append((self._request(0, event), command.reason.value))
             case PrepareBatch():
                 self._given[command.batch_id] = (command, _bytes(command))
+                seen.wake_pending = False
                 seen.selected(_batch(command, seen.step))
             case AbandonBatch():
                 self._given.pop(command.batch_id, None)
@@ -166,6 +169,7 @@ class Observer:
                     command.handle, command.request_id, command.reason.value, command.output_tokens
                 )
             case WakeAt():
+                self._wake = (command.wake_id, command.at)
                 seen.wake_pending = True
             case LoadBlocks() | StoreBlocks():
                 raise NotImplementedError(_NO_TRANSFERS)

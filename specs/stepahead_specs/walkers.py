@@ -59,7 +59,7 @@ class Walkers:
         for batch in now.selected:
             self.batches.state(batch.ident)
 
-    def _request_triggers(self, seen: Observation) -> Iterator[str | None]:
+    def _request_triggers(self, seen: Observation) -> Iterator[str | None]:  # noqa: C901 - an order
         now, fire = seen.now, self.requests.fire
         for handle in now.admitted:
             self.requests.state(handle)

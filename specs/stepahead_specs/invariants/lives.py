@@ -92,7 +92,7 @@ def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
 @invariant("INV-15", source=f"{_CATALOGUE}: progress")
 def an_idle_device_gets_work(seen: Observation) -> Iterator[str]:
     """A ready host without an outstanding batch gets one while a live request waits."""
-    stopped = seen.paused or seen.pausing or seen.device_failed or seen.wake_pending
+    stopped = seen.paused or seen.pausing or seen.device_failed
     if seen.now.event != "HostReady" or stopped or seen.outstanding():
         return
     if live := seen.live():

@@ -51,6 +51,15 @@ _MODEL: Final = {
 }
 _PLENTY: Final = 2048
 
+_FREED_AT_ONCE: Final = (
+    "without a KV connector vLLM frees the blocks of an ended request at once and relies on the "
+    "order of one device queue"
+)
+_SHARED_WITHIN_A_BATCH: Final = (
+    "with prefix caching vLLM publishes a block when it is scheduled, so that another row of the "
+    "same batch may read it; each layer writes the KV of all rows before any of them reads it"
+)
+
 
 @dataclass(slots=True)
 class _Step:
@@ -91,12 +100,11 @@ class VllmAdapter(Adapter):
     @property
     def waived(self) -> Mapping[str, str]:
         """Return what vLLM does otherwise, on purpose."""
-        return {
-            "what_a_batch_may_touch_has_no_other_owner": (
-                "without a KV connector vLLM frees the blocks of an ended request at once and "
-                "relies on the order of one device queue"
-            ),
-        }
+        waived = {"what_a_batch_may_touch_has_no_other_owner": _FREED_AT_ONCE}
+        if self._limits.prefix_caching:
+            waived["a_block_has_one_writer"] = _SHARED_WITHIN_A_BATCH
+            waived["a_live_row_reads_its_own_history"] = _SHARED_WITHIN_A_BATCH
+        return waived
 
     def submit(self, submission: Submission) -> str | None:
         """Add a request."""

@@ -22,6 +22,7 @@ from stepahead.commands import (
     FinishReason,
     FinishRequest,
     LoadBlocks,
+    ReportCacheReset,
     StoreBlocks,
 )
 from stepahead.config import KernelConfig
@@ -172,6 +173,9 @@ class TierBench(Bench):
                     output.extend(command.tokens[:, column].tolist())
             case FinishRequest():
                 self.ends[command.handle] = command.reason
+            case ReportCacheReset():
+                if command.done and self.transfers:
+                    raise BenchError("the cache is reset during a transfer, which brings it back")
             case _:
                 super()._carry_out(command)
 

@@ -14,8 +14,10 @@ from enum import Enum
 from random import Random
 from typing import Final
 
+from stepahead.commands import Command
 from stepahead.config import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead.errors import StepaheadError
+from stepahead.events import Event
 from stepahead_specs.bench import Bench, BenchError, LeftTheTables
 from stepahead_specs.invariants import InvariantViolated
 from stepahead_specs.machines import EOS, Shape
@@ -128,7 +130,7 @@ def play(
             _ACTS[move.verb](bench, move)
         bench.drain(_DRAIN_MAX)
     except Exception as error:  # noqa: BLE001 - whatever a mutant raises is a finding
-        return Failure(_keys(error), _sentence(error), tell(bench.journal), len(bench.journal))
+        return failed(error, bench.journal)
     return None
 
 
@@ -312,6 +314,11 @@ _ACTS: Final[dict[Verb, Callable[[Bench, Move], None]]] = {
 
 
 # -- what went wrong --------------------------------------------------------------------------
+
+
+def failed(error: Exception, journal: Sequence[tuple[Event, tuple[Command, ...]]]) -> Failure:
+    """Return what an error says of the run that it ended."""
+    return Failure(_keys(error), _sentence(error), tell(journal), len(journal))
 
 
 def _keys(error: Exception) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Wrong state tables die by behaviour: by search where an edge is wrong, by force where one is new."""
+"""Wrong state tables die by behaviour: a wrong edge by search, a new one by force."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_the_sound_kernel_asks_for_every_declared_edge_and_for_no_other() -> Non
         cast("Mapping[Enum, Mapping[Enum, Enum]]", REQUEST_ROWS),
         cast("Mapping[Enum, Mapping[Enum, Enum]]", BATCH_ROWS),
     )
-    declared = {(state, trigger) for rows in tables for state, row in rows.items() for trigger in row}
+    declared = {
+        (state, trigger) for rows in tables for state, row in rows.items() for trigger in row
+    }
     assert asked() == declared
 
 

@@ -1,6 +1,6 @@
 """Mutants: the kernel with one known defect at a time, and the hunt that must find each of them."""
 
-from stepahead_specs.mutants import caching, filling, lifetimes, lives
+from stepahead_specs.mutants import caching, filling, lifetimes, lives, tiers
 from stepahead_specs.mutants.patching import Edit, StaleMutant, applied
 from stepahead_specs.mutants.registry import MUSEUM, Mutant
 
@@ -14,4 +14,5 @@ __all__ = [
     "filling",
     "lifetimes",
     "lives",
+    "tiers",
 ]

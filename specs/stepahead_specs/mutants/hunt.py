@@ -16,9 +16,13 @@ from typing import Final
 
 from stepahead_specs.explorer import Bounds, Exploration, Options, explore
 from stepahead_specs.invariants import INVARIANTS
+from stepahead_specs.machines import EOS
 from stepahead_specs.mutants.registry import Mutant
+from stepahead_specs.oracle import HashModel
 from stepahead_specs.story import tell
-from stepahead_specs.walk import Failure, draw, play, shrink
+from stepahead_specs.tier_bench import TierBench
+from stepahead_specs.tier_walk import tiers, wander
+from stepahead_specs.walk import Failure, draw, failed, play, shrink
 
 #: Scenarios that a mutant has to survive before the explorer comes, and after it.
 SCENARIOS: Final = (120, 300)
@@ -31,6 +35,8 @@ BOUNDS: Final = (
     Bounds(requests=2, blocks=4, tokens=2, lookahead=2, prune=True),
 )
 _STATES: Final = 1_000
+#: Moves of a walk over the tiers.
+_WANDER: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +64,8 @@ class Hunted:
 
 def hunt(mutant: Mutant, *, seed: int = 0, shortest: bool = False) -> Hunted:
     """Hunt one mutant of the museum; ``shortest``: make the scenario that kills it short."""
+    if mutant.tiers:
+        return chase(mutant.name, mutant.alive, (wandered(range(seed, seed + sum(SCENARIOS))),))
     few, many = SCENARIOS
     searches = (
         walked(range(seed, seed + few), shortest=shortest),
@@ -105,6 +113,22 @@ def walked(seeds: range, *, shortest: bool = False) -> Search:
                 if shortest:
                     _, failure = shrink(scenario, failure)
                 return failure, "walk", tried
+        return None, "walk", len(seeds)
+
+    return search
+
+
+def wandered(seeds: range) -> Search:
+    """Return the search by random walks over a kernel with all its tiers."""
+
+    def search() -> tuple[Failure | None, str, int]:
+        for tried, seed in enumerate(seeds, start=1):
+            choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
+            bench = TierBench(tiers(choose), HashModel(eos=EOS))
+            try:
+                wander(bench, choose, _WANDER)
+            except Exception as error:  # noqa: BLE001 - whatever a mutant raises is a finding
+                return failed(error, bench.journal), "walk", tried
         return None, "walk", len(seeds)
 
     return search

@@ -110,7 +110,7 @@ def waiting_blocks_are_counted_by_reference() -> Edits:
     return [
         Edit(
             "BlockPool.release",
-            "self.pending_count += int(waits.sum())",
+            "self.pending_count += waiting",
             "self.pending_count += int((self.fence[blocks] > self.passed).sum())",
         )
     ]
@@ -201,7 +201,7 @@ def a_refused_batch_keeps_its_blocks() -> Edits:
     ]
 
 
-@mutant("B21", expects=("INV-2", "INV-4"))
+@mutant("B21", expects=("INV-2", "INV-4", "kernel"))
 def blocks_are_given_back_before_they_leave_the_table() -> Edits:
     """A refused batch returns its blocks, and the table still counts them."""
     return [

@@ -325,12 +325,8 @@ def _admit(
 
 
 def _load_prefix(state: State, stay: Stay, cached: Ints) -> None:
-    columns, counters, seat = state.columns, state.counters, stay.seat
+    columns, seat = state.columns, stay.seat
     tokens = len(cached) * state.config.block_size
     columns.table[seat, : len(cached)] = cached
     columns.blocks[seat] = columns.committed[seat] = len(cached)
     columns.scheduled[seat] = columns.settled[seat] = tokens
-    if len(stay.keys):
-        counters.queried_tokens += stay.known
-        counters.hit_tokens += tokens
-    counters.recomputed_tokens += max(0, stay.settled_before - tokens)

@@ -147,6 +147,7 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
     if not batch.decode:
         _commit(state, batch)
     if batch.hits:
+        _count_prefixes(state, batch)
         promote(state, batch)
     handles = columns.handle[sampled]
     finished = _finish(state, sampled, known, tokens)
@@ -187,6 +188,26 @@ def _commit(state: State, batch: Batch) -> None:
         if upto > done:
             state.pool.commit(columns.table[seat, done:upto], stay.keys[done:upto])
             columns.committed[seat] = upto
+            # The first in line may find more of its prefix now.
+            state.steady = None if len(state.waiting) else state.steady
+
+
+def _count_prefixes(state: State, batch: Batch) -> None:
+    """Count what the requests that the batch seated found in the cache, and what they do again.
+
+    Here and not when they are selected: an undone selection leaves no trace.
+    """
+    counters = state.counters
+    for seat in batch.hits:
+        row = batch.row_of(seat)
+        stay = state.seated[seat]
+        if row is None or stay is None or not batch.live[row]:
+            continue
+        cached = int(batch.positions[row])
+        if len(stay.keys):
+            counters.queried_tokens += stay.known
+            counters.hit_tokens += cached
+        counters.recomputed_tokens += max(0, stay.settled_before - cached)
 
 
 def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[FinishRequest]:

@@ -57,9 +57,11 @@ def horizon(state: State, limit: int) -> int:
         return 0
     if state.paused or state.pool.pending or state.fenced_seats or state.ledger.open:
         return 0
-    learning = state.timing is not None
+    timing = state.timing
+    if timing is not None and timing.learns(outstanding[0]):
+        return 0
     for index, batch in enumerate(outstanding):
-        if learning and batch.fresh:
+        if timing is not None and batch.fresh:
             return 0
         expected = BatchState.PREPARED if index else BatchState.DISPATCHED
         if batch.seats is not steady.seats or batch.dead or batch.state is not expected:

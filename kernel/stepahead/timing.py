@@ -3,7 +3,8 @@
 Selecting early hides the preparation, but closes the batch to whoever arrives while the device
 still runs. `JustInTime` asks to be woken at the predicted end of the running batch, minus the
 predicted preparation, minus a margin. It predicts only from times in events, and it learns only
-from the first turn of a row set, so stretched and single-stepped runs learn the same. While it
+from the first two turns of a row set, so stretched and single-stepped runs learn the same: the
+first says how long such a batch takes, both together how well one turn predicts the next. While it
 knows nothing about a batch, or has been late too often, it selects early: plain overlap.
 """
 
@@ -58,7 +59,7 @@ class Durations:
         return self.fine.get(fine) or self.coarse.get(coarse)
 
     def learn(self, fine: tuple[int, ...], coarse: int, observed: int) -> None:
-        """Learn from one duration. A first one says nothing about deviations; an eighth is taken."""
+        """Learn from one duration; a first one says nothing of deviations: an eighth is taken."""
         rough = self.coarse.get(coarse)
         if rough is None:
             rough = self.coarse[coarse] = Estimate(observed, observed // 8)
@@ -87,16 +88,23 @@ class JustInTime:
     ``late_share`` (parts per million) is the share of preparations that may end after the device
     does, of those that were made to wait. ``margin`` (parts per million of the device's span) is
     steered to it: one that is late raises it, one in time lowers it by as much less as it is more
-    frequent. ``waited`` is the newest batch whose successor was made to wait; ``last`` are size and
-    span of the newest row set.
+    frequent. ``jitter`` (parts per million) is by how much two turns of one row set differ.
+    ``last`` are size and span of the newest row set, ``second`` the batch that is its second turn,
+    ``waited`` the newest batch whose successor was made to wait.
     """
 
     late_share: int
     margin: int = _MARGIN_START
     spans: Durations = field(default_factory=Durations)
     preparations: Durations = field(default_factory=Durations)
+    jitter: Estimate = field(default_factory=lambda: Estimate(0, 0))
     last: tuple[tuple[int, ...], int] = ((), 0)
+    second: int = 0
     waited: int = 0
+
+    def learns(self, batch: Batch) -> bool:
+        """Tell whether something is learnt when this batch comes back."""
+        return batch.fresh or batch.batch_id == self.second
 
     def delay(self, batch: Batch) -> int:
         """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
@@ -109,12 +117,14 @@ class JustInTime:
         if span is None or preparation is None:
             return 0
         known, observed = self.last
-        lasts = observed if known == size and not batch.fresh else span.low
+        lasts = span.low
+        if known == size and not batch.fresh:
+            lasts = observed - observed * min(self.jitter.high, _MILLION) // _MILLION
         return max(0, lasts - preparation.high - lasts * self.margin // _MILLION)
 
     def waits(self, batch: Batch) -> None:
         """The successor of ``batch`` is made to wait."""
-        if batch.fresh:
+        if self.learns(batch):
             self.waited = batch.batch_id
 
     def prepared(self, batch: Batch) -> None:
@@ -124,12 +134,17 @@ class JustInTime:
             self.preparations.learn((_rough(rows),), rows.bit_length(), took)
 
     def executed(self, batch: Batch, ended_at: int, *, late: bool) -> None:
-        """Learn how long a new row set kept the device, and whether its successor was late."""
-        if not batch.fresh:
+        """Learn how long a batch kept the device, and whether its successor was late."""
+        if not self.learns(batch):
             return
         size, span = _size(batch), ended_at - batch.dispatched_at
-        self.spans.learn(size, size[1], span)
-        self.last = (size, span)
+        if batch.fresh:
+            self.spans.learn(size, size[1], span)
+            self.last, self.second = (size, span), batch.batch_id + 1
+        else:
+            before = self.last[1]
+            self.jitter.learn(abs(span - before) * _MILLION // max(before, 1))
+            self.last = (size, (before + span) // 2)
         # A preparation that did not wait is not late for having waited. But whoever stopped waiting
         # tries again after a while.
         if self.waited == batch.batch_id or self.margin > _MARGIN_MAX:
@@ -139,7 +154,12 @@ class JustInTime:
 
     def copy(self) -> JustInTime:
         """Return an independent copy."""
-        return replace(self, spans=self.spans.copy(), preparations=self.preparations.copy())
+        return replace(
+            self,
+            spans=self.spans.copy(),
+            preparations=self.preparations.copy(),
+            jitter=replace(self.jitter),
+        )
 
 
 def _size(batch: Batch) -> tuple[int, ...]:

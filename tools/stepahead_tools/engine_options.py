@@ -204,3 +204,13 @@ class TierOptions:
             rich_help_panel=_TIERS,
         ),
     ] = None
+    experimental_kv_offload_staging_memory_gb: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GIB",
+            help="Host memory through which the remote cache (L3) moves blocks, in GiB; checked, "
+            "but not simulated.",
+            show_default=False,
+            rich_help_panel=_TIERS,
+        ),
+    ] = None

@@ -22,6 +22,7 @@ from stepahead_models.product import (
     check_configuration,
     read_engine_config,
 )
+from stepahead_models.product.offload import STAGING_BYTES_DEFAULT
 from stepahead_models.profiles import Profile
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import Loop, chosen_loop
@@ -88,6 +89,7 @@ def read_engine(options: RunOptions, loop: str | None = None) -> EngineConfig:
                 options.experimental_kv_offload_write_through_threshold
             ),
             "kv_offload_write_back": options.experimental_kv_offload_write_back,
+            "kv_offload_staging_memory_gb": options.experimental_kv_offload_staging_memory_gb,
             "kv_offload_overlap_l2_reload": options.experimental_kv_offload_overlap_l2_reload,
         },
         where=str(options.config),
@@ -193,5 +195,12 @@ def _refuse_unsimulated(config: EngineConfig) -> None:
 def _without_effect(config: SchedulerConfig) -> Iterator[str]:
     default = SchedulerConfig()
     changed = [name for name in WITHOUT_EFFECT if getattr(config, name) != getattr(default, name)]
+    if (
+        config.prefix_cache_config.lookahead_requests
+        != default.prefix_cache_config.lookahead_requests
+    ):
+        changed.append("prefix_cache_config.lookahead_requests")
+    if config.kv_offload_config.staging_memory_bytes not in {None, STAGING_BYTES_DEFAULT}:
+        changed.append("kv_offload_config.staging_memory_bytes")
     if changed:
-        yield f"{', '.join(changed)} of scheduler_config: without effect in the simulation"
+        yield f"without effect in the simulation: {', '.join(changed)} of scheduler_config"

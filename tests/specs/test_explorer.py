@@ -12,32 +12,23 @@ from stepahead.arrays import Ints
 from stepahead.commands import Command, PrepareBatch
 from stepahead.config import KernelConfig
 from stepahead.events import (
-    BatchPrepared,
     BatchRefused,
     Event,
-    HostReady,
-    RequestArrived,
     RequestCancelled,
 )
 from stepahead.kernel import Kernel
-from stepahead.state import Snapshot, State
+from stepahead.state import State
 from stepahead.tables import BATCH_ROWS, REQUEST, REQUEST_ROWS, RequestTrigger, StateTable
 from stepahead_models.journal import replay_journal
 from stepahead_specs.explorer import (
     Actor,
     Bounds,
-    Graph,
     Options,
     explore,
     report,
     summary,
     write_journal,
 )
-from stepahead_specs.explorer.behaviours import behaviour, difference
-from stepahead_specs.explorer.bounds import executions, moves
-from stepahead_specs.explorer.canonical import Form, Kept, canonical
-from stepahead_specs.explorer.graph import Edge
-from stepahead_specs.explorer.progress import stuck
 
 S = TypeVar("S", bound=Enum)
 T = TypeVar("T", bound=Enum)
@@ -155,99 +146,6 @@ def test_every_declared_edge_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken == declared
 
 
-# -- what is left out of the canonical form -------------------------------------------------------
-
-
-@pytest.mark.parametrize("tokens", [3, pytest.param(4, marks=pytest.mark.campaign)])
-def test_the_remembered_row_set_changes_nothing(tokens: int) -> None:
-    """States that differ in it alone go to the same states: kept or left out, the rest is equal."""
-    bounds = Bounds(blocks=tokens + 1, tokens=tokens)
-    without = explore(bounds).graph
-    kept = explore(bounds, Options(steady=True)).graph
-    assert len(kept.forms) > len(without.forms)
-    assert {form[:-1] for form in kept.forms} == {form[:-1] for form in without.forms}
-    assert _edges(kept) == _edges(without)
-
-
-def _edges(graph: Graph) -> set[tuple[object, object]]:
-    forms = graph.forms
-    return {(forms[edge.source][:-1], forms[edge.target][:-1]) for edge in graph.edges}
-
-
-def test_several_steps_at_once_lead_where_single_steps_lead() -> None:
-    """Where the kernel offers a stretch, taking it reaches no state that single steps do not."""
-    options = Options(steady=True, invariants=False)
-    single = explore(Bounds(blocks=6, tokens=4), options)
-    leaping = explore(Bounds(blocks=6, tokens=4, leaps=True), options)
-    assert leaping.passed
-    assert leaping.steps > single.steps
-    assert set(leaping.graph.forms) == set(single.graph.forms)
-
-
-def test_the_order_of_free_blocks_counts_only_with_a_cache() -> None:
-    """After two cancels in either order the kernels differ; without a cache by names alone."""
-    one, other = (_both_cancelled(order) for order in ((1, 2), (2, 1)))
-    assert one.digest() != other.digest()
-    renamed, ordered = Kept(), Kept(ordered=True)
-    assert canonical(one.snapshot(), 2, renamed) == canonical(other.snapshot(), 2, renamed)
-    assert canonical(one.snapshot(), 2, ordered) != canonical(other.snapshot(), 2, ordered)
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        Bounds(refusals=True, failures=True),
-        pytest.param(Bounds(prune=True, lookahead=2), marks=pytest.mark.campaign),
-        Bounds(prompts=(3, 2), blocks=4, tokens=2, caching=True, refusals=True, failures=True),
-        pytest.param(
-            Bounds(prompts=(2, 3), blocks=3, tokens=3, block_size=2, caching=True),
-            marks=pytest.mark.campaign,
-        ),
-    ],
-    ids=summary,
-)
-def test_equal_forms_have_equal_futures(bounds: Bounds) -> None:
-    """What a form leaves out influences nothing: up to four states of each form go on alike."""
-    kernel = Kernel(bounds.config())
-    kept = Kept(ordered=bounds.caching)
-    line: list[tuple[Snapshot, int]] = [(kernel.snapshot(), 0)]
-    futures: dict[Form, frozenset[tuple[str, Form]]] = {}
-    met: dict[Form, set[str]] = {canonical(kernel.snapshot(), 0, kept): {kernel.digest()}}
-    differing = 0
-    for saved, arrived in line:
-        kernel.restore(saved)
-        future: set[tuple[str, Form]] = set()
-        for move in moves(kernel, saved, bounds, arrived):
-            kernel.restore(saved)
-            kernel.step(move.event)
-            after, count = kernel.snapshot(), arrived + isinstance(move.event, RequestArrived)
-            form, digest = canonical(after, count, kept), kernel.digest()
-            future.add((type(move.event).__name__, form))
-            known = met.setdefault(form, set())
-            if digest not in known and len(known) < 4:
-                differing += bool(known)
-                known.add(digest)
-                line.append((after, count))
-        before = futures.setdefault(canonical(saved, arrived, kept), frozenset(future))
-        assert before == future
-    assert differing > 100
-
-
-def _both_cancelled(order: tuple[int, int]) -> Kernel:
-    """Return a kernel after one batch of two equal prompts, whose clients leave in this order."""
-    bounds = Bounds(blocks=6, prompts=(2,), caching=True, lookahead=0)
-    kernel = Kernel(bounds.config())
-    for number in range(2):
-        kernel.step(bounds.arrival(number))
-    kernel.step(HostReady(at=0))
-    kernel.step(BatchPrepared(batch_id=1, at=0))
-    kernel.step(next(executions(kernel.snapshot().batches[0])))
-    for handle in order:
-        name = bounds.arrival(handle - 1).request_id
-        kernel.step(RequestCancelled(request_id=name, handle=handle, at=0))
-    return kernel
-
-
 def _no_fence(_state: State, _seat: int) -> int:
     """Take every row for one that is back."""
     return 0
@@ -353,95 +251,3 @@ def test_a_kernel_that_writes_into_its_commands_is_found() -> None:
     assert found.violation.sentences == [
         "the kernel raises ValueError: assignment destination is read-only"
     ]
-
-
-# -- progress -------------------------------------------------------------------------------------
-
-
-def _graph(idle: list[bool], edges: list[tuple[int, int, Actor]]) -> Graph:
-    return Graph(
-        arrivals=[None] * len(idle), idle=idle, edges=[Edge(*edge, "", ()) for edge in edges]
-    )
-
-
-def test_an_end_that_only_a_client_can_leave_is_no_progress() -> None:
-    """The trap: under fairness of everybody the client would have to cancel."""
-    graph = _graph([True, False], [(0, 1, Actor.CLIENT), (1, 0, Actor.CLIENT)])
-    found = stuck(graph)
-    assert found is not None
-    assert (found.state, found.sentence) == (
-        1,
-        "something is live or outstanding, and no move of CPU or NPU changes anything",
-    )
-
-
-def test_a_move_that_changes_nothing_is_no_progress() -> None:
-    """A host that is ready for ever does not help."""
-    found = stuck(_graph([True, False], [(0, 1, Actor.CLIENT), (1, 1, Actor.CPU)]))
-    assert found is not None
-    assert found.state == 1
-
-
-def test_a_round_from_which_nothing_drains_is_found() -> None:
-    """Two states that lead to each other only."""
-    edges = [(0, 1, Actor.CLIENT), (1, 2, Actor.CPU), (2, 1, Actor.NPU)]
-    found = stuck(_graph([True, False, False], edges))
-    assert found is not None
-    assert found.sentence == "no moves of CPU and NPU lead to an idle state"
-
-
-def test_a_round_that_could_be_left_is_found_too() -> None:
-    """Draining is possible here, but nothing makes it happen."""
-    edges = [
-        (0, 1, Actor.CLIENT),
-        (1, 2, Actor.CPU),
-        (2, 1, Actor.NPU),
-        (2, 0, Actor.NPU),
-    ]
-    found = stuck(_graph([True, False, False], edges))
-    assert found is not None
-    assert found.sentence == ("CPU and NPU may go round for ever: 2 moves lead back to this state")
-
-
-def test_faults_are_not_counted_on() -> None:
-    """A batch that could be refused is still to be built."""
-    edges = [(0, 1, Actor.CLIENT), (1, 2, Actor.FAULT), (1, 0, Actor.CPU), (2, 0, Actor.NPU)]
-    assert stuck(_graph([True, False, False], edges)) is None
-
-
-# -- what a client observes -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("handle", [1, 2])
-@pytest.mark.parametrize("lookahead", [1, 2])
-def test_a_client_cannot_tell_overlap_from_eager(handle: int, lookahead: int) -> None:
-    """Per request, both loops have the same traces of arrive, tokens and end."""
-    eager, overlap = (behaviour(Bounds(lookahead=depth), handle) for depth in (0, lookahead))
-    compared, trace = difference(eager, overlap)
-    assert trace is None
-    assert compared == 11
-
-
-@pytest.mark.parametrize("handle", [1, 2, 3])
-@pytest.mark.campaign
-def test_a_client_of_three_cannot_tell_overlap_from_eager(handle: int) -> None:
-    """The same with three requests, five blocks and four tokens."""
-    eager, overlap = (
-        behaviour(Bounds(requests=3, blocks=5, tokens=4, lookahead=depth), handle)
-        for depth in (0, 1)
-    )
-    assert difference(eager, overlap) == (14, None)
-
-
-def test_a_different_behaviour_is_told_by_its_shortest_trace() -> None:
-    """A request that may have one token more."""
-    short, long = (behaviour(Bounds(requests=1, tokens=tokens), 1) for tokens in (2, 3))
-    _, trace = difference(short, long)
-    assert trace == ["arrive", "token", "token", "end abort (only the second)"]
-
-
-def test_a_behaviour_of_half_an_exploration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was not seen cannot be compared."""
-    monkeypatch.setattr(State, "newest_row", _no_fence)
-    with pytest.raises(ValueError, match=r"^the exploration of .* is not complete: a violation$"):
-        behaviour(Bounds(), 1)

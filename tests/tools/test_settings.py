@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from stepahead import BatchPreference, ConfigError, WaitingOrder
@@ -211,3 +212,41 @@ def test_an_objective_given_twice_is_refused() -> None:
     """Two limits for one metric would hide each other."""
     with refusal("--goodput names ttft twice; give each objective once"):
         objectives(["ttft:1", "ttft:2"], "meets")
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("fast", None, False),
+        ("fast", True, True),
+        ("fast", False, False),
+        ("rngd-llama-3.1-8b", True, False),
+    ],
+)
+def test_dead_rows_are_dropped_where_the_device_takes_a_changed_batch(
+    device: str,
+    given: bool | None,  # noqa: FBT001 # a case of the table above
+    expected: bool,  # noqa: FBT001 # a case of the table above
+) -> None:
+    """By default only where it is free, which no shipped device with an answer of its own is."""
+    settings = resolve(replace(REPLAY, prune=given), load_profile(device))
+    assert settings.prune is expected
+    assert settings.kernel_config(OVERLAP).prune is expected
+
+
+def test_dead_rows_are_dropped_by_default_where_that_is_free() -> None:
+    """A device that takes a changed batch and asks nothing for it."""
+    changed = msgspec.structs.replace(FAST.changed_batch, base_ns=None, per_row_ns=None)
+    free = msgspec.structs.replace(FAST, changed_batch=changed)
+    assert resolve(REPLAY, free).prune
+    assert not resolve(replace(REPLAY, prune=False), free).prune
+
+
+def test_late_joiners_and_the_late_share_are_those_of_just_in_time() -> None:
+    """The share is in percent; joining late means nothing to the other loops."""
+    settings = resolve(replace(REPLAY, late_joiners=True, late_share=2.5), FAST)
+    assert settings.kernel_config(JUST_IN_TIME).late_joiners
+    assert settings.kernel_config(JUST_IN_TIME).late_share_ppm == 25_000
+    assert not settings.kernel_config(OVERLAP).late_joiners
+    with refusal("--late-share 0 is out of range; give a percentage from 0.0001 to 50"):
+        resolve(replace(REPLAY, late_share=0.0), FAST)

@@ -22,15 +22,18 @@ from stepahead_tools.engine_options import (
     TierOptions,
 )
 from stepahead_tools.load_options import EndOptions, LoadOptions
-from stepahead_tools.machine_options import MachineOptions, OutputOptions
+from stepahead_tools.loop_options import LoopOptions
+from stepahead_tools.machine_options import MachineOptions, OutputOptions, RemoteOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(
     OutputOptions,
     ProductOptions,
+    RemoteOptions,
     MachineOptions,
     TierOptions,
+    LoopOptions,
     SchedulingOptions,
     EndOptions,
     LoadOptions,

@@ -18,6 +18,7 @@ from stepahead_tools.distribution import PERCENTILES, Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
+from stepahead_tools.settings import RemoteSettings
 
 SCHEMA: Final = 1
 DECIMALS: Final = 6
@@ -96,13 +97,16 @@ def config(scene: Scene, loops: Sequence[Loop]) -> dict[str, Json]:
         "write_through_threshold": settings.write_through_threshold,
         "write_back": settings.write_back,
         "overlap_l2_reload": settings.layerwise_reload,
-        "l3_enabled": settings.remote,
+        "remote": _remote(settings.remote),
         "order": settings.order.value,
         "prefer": settings.preference.value,
         "device": scene.profile.name,
         "cpu_scale": settings.cpu_scale,
         "npu_sampling": settings.npu_sampling,
         "noise_ppm": settings.noise_ppm,
+        "prune": settings.prune,
+        "late_joiners": settings.late_joiners,
+        "late_share_ppm": settings.late_share_ppm,
         "token_model": "closed form" if settings.unchecked else "history hash",
     }
 
@@ -136,6 +140,10 @@ def run_figures(metrics: RunMetrics) -> dict[str, Json]:
         "host_gap_s": seconds(metrics.host_gap_total_ns),
         "cpu_busy_s": seconds(record.cpu_busy_ns),
         "hidden_cpu_s": seconds(record.cpu_hidden_ns),
+        "preparations": record.preparations,
+        "exposed_preparations": record.exposed_preparations,
+        "exposed_preparation_s": seconds(record.exposed_ns),
+        "margin_ppm": record.margin_ppm,
         "device_steps": len(record.step_batches),
         **_waste({"eos": record.wasted_eos, "cancel": record.wasted_cancel}),
         "discarded_rows": record.discarded.rows,
@@ -229,4 +237,15 @@ def _objectives(objectives: Objectives | None) -> dict[str, Json] | None:
     return {
         **{name: None if limit is None else milliseconds(limit) for name, limit in given.items()},
         "single_token": objectives.lone_token,
+    }
+
+
+def _remote(remote: RemoteSettings | None) -> dict[str, Json] | None:
+    if remote is None:
+        return None
+    return {
+        "bytes_per_s": remote.link.bytes_per_s,
+        "latency_ns": remote.link.latency_ns,
+        "miss_ppm": remote.miss_ppm,
+        "failure_ppm": remote.failure_ppm,
     }

@@ -16,6 +16,7 @@ from stepahead_models.loading import load_workload
 from stepahead_models.noise import Noise, NoiseStream
 from stepahead_models.profiles import Profile
 from stepahead_models.record import Outcome, RunRecord
+from stepahead_models.remote import InProcessStore
 from stepahead_models.simulation import Observer, Simulation
 from stepahead_models.tokens import HistoryHash
 from stepahead_models.traces import Trace, plan_requests
@@ -126,14 +127,17 @@ def run_loop(  # noqa: PLR0913 # each by keyword
         kernel: the kernel to use, fresh; one for ``loop`` when None.
         progress: is told how many requests have ended.
     """
+    settings = scene.settings
+    kernel = kernel or Kernel(settings.kernel_config(loop))
     simulation = Simulation(
-        kernel or Kernel(scene.settings.kernel_config(loop)),
+        kernel,
         scene.workload,
         scene.machine,
         scene.model,
         closed_loop=scene.closed_loop,
         stretches=stretches,
         observers=observers,
+        remote=remote_store(settings, scene.profile) if kernel.config.remote else None,
     )
     return simulation.run(progress)
 
@@ -152,8 +156,23 @@ def machine(settings: Settings, profile: Profile) -> Device:
         npu=profile.npu_model(),
         cpu=profile.cpu_model().scaled(settings.cpu_scale),
         npu_sampler=profile.npu_sampler() if settings.npu_sampling else None,
+        changed_batch=profile.changed_batch.terms(),
+        dma=profile.dma_model(),
         npu_noise=noises[NoiseStream.NPU],
         cpu_noise=noises[NoiseStream.CPU],
+    )
+
+
+def remote_store(settings: Settings, profile: Profile) -> InProcessStore | None:
+    """Return an empty remote store for the blocks of a device, or None without."""
+    if settings.remote is None:
+        return None
+    return InProcessStore(
+        link=settings.remote.link,
+        block_bytes=settings.block_size * profile.memory.kv_bytes_per_token.value,
+        miss_ppm=settings.remote.miss_ppm,
+        failure_ppm=settings.remote.failure_ppm,
+        seed=settings.seed,
     )
 
 

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from stepahead import BatchPreference, KernelConfig, WaitingOrder
+from stepahead import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
+from stepahead_models.dma import DmaChannel
 from stepahead_models.product import EngineConfig, SchedulerConfig
 from stepahead_models.profiles import Profile
 from stepahead_models.traces import Ends
@@ -29,8 +30,25 @@ DEMO: Final = "demo"
 DEMO_LOAD: Final = 0.6
 
 _OBJECTIVES: Final = ("ttft", "tpot", "e2el")
+_BYTES_PER_GB: Final = 1_000_000_000
+_NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _PPM_PER_PERCENT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSettings:
+    """How the remote store behaves.
+
+    Args:
+        link: its latency and rate.
+        miss_ppm: blocks that it has lost when asked for them, in millionths.
+        failure_ppm: loads that fail, in millionths.
+    """
+
+    link: DmaChannel
+    miss_ppm: int
+    failure_ppm: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +66,12 @@ class Settings:
         max_num_batched_tokens, max_concurrency, max_model_len, max_tokens_per_row, block_size,
         num_blocks, prefix_caching, host_pages, write_through_threshold, write_back,
         layerwise_reload, order, preference: see `stepahead.KernelConfig`.
-        remote: the same, for loops that prepare nothing ahead.
+        remote: how the remote store behaves, for loops that prepare nothing ahead; None without.
         cpu_scale: factor on every CPU cost.
         npu_sampling: the NPU draws the tokens.
         noise_ppm: largest deviation of durations, in millionths.
+        prune: drop dead rows before the dispatch; only where the device takes a changed batch.
+        late_joiners, late_share_ppm: of just-in-time selection, see `stepahead.KernelConfig`.
         unchecked: tokens in closed form, without KV memory and sanitizer.
     """
 
@@ -73,12 +93,15 @@ class Settings:
     write_through_threshold: int | None
     write_back: bool
     layerwise_reload: bool
-    remote: bool
+    remote: RemoteSettings | None
     order: WaitingOrder
     preference: BatchPreference
     cpu_scale: float
     npu_sampling: bool
     noise_ppm: int
+    prune: bool
+    late_joiners: bool
+    late_share_ppm: int
     unchecked: bool
 
     def kernel_config(self, loop: Loop) -> KernelConfig:
@@ -92,6 +115,9 @@ class Settings:
             max_model_len=self.max_model_len,
             lookahead=loop.lookahead,
             timing=loop.timing,
+            late_joiners=self.late_joiners and loop.timing is SelectionTiming.JUST_IN_TIME,
+            late_share_ppm=self.late_share_ppm,
+            prune=self.prune,
             order=self.order,
             preference=self.preference,
             prefix_caching=self.prefix_caching,
@@ -99,7 +125,7 @@ class Settings:
             write_through_threshold=self.write_through_threshold,
             write_back=self.write_back,
             layerwise_reload=self.layerwise_reload,
-            remote=self.remote and not loop.lookahead,
+            remote=self.remote is not None and not loop.lookahead,
             eos_token_id=EOS_TOKEN_ID,
         )
 
@@ -150,7 +176,7 @@ def resolve(options: RunOptions, profile: Profile, config: EngineConfig | None =
         write_through_threshold=offload.write_through_threshold,
         write_back=offload.write_back,
         layerwise_reload=offload.overlap_l2_reload,
-        remote=config.l3_enabled,
+        remote=remote(options) if config.l3_enabled else None,
         order=WaitingOrder.PRIORITY if by_priority else WaitingOrder.FIRST_COME_FIRST_SERVED,
         preference=(
             BatchPreference.PREFILL_FIRST if prefill_first else BatchPreference.DECODE_FIRST
@@ -158,8 +184,19 @@ def resolve(options: RunOptions, profile: Profile, config: EngineConfig | None =
         cpu_scale=options.cpu_scale,
         npu_sampling=scheduler.enable_npu_sampling,
         noise_ppm=round(options.noise * _PPM_PER_PERCENT),
+        prune=prunes(options, profile),
+        late_joiners=options.late_joiners,
+        late_share_ppm=round(options.late_share * _PPM_PER_PERCENT),
         unchecked=options.unchecked,
     )
+
+
+def prunes(options: RunOptions, profile: Profile) -> bool:
+    """Tell whether dead rows are dropped: by default where that costs nothing."""
+    changed = profile.changed_batch
+    if options.prune is None:
+        return changed.free()
+    return options.prune and changed.allowed.value
 
 
 def host_pages(scheduler: SchedulerConfig, num_blocks: int, block_bytes: int) -> int:
@@ -182,6 +219,37 @@ def host_pages(scheduler: SchedulerConfig, num_blocks: int, block_bytes: int) ->
             "more, or a smaller --block-size"
         )
     return budget // block_bytes
+
+
+def remote(options: RunOptions) -> RemoteSettings:
+    """Return how the remote store behaves.
+
+    Raises:
+        OptionError: a value is out of range.
+    """
+    if not 0 < options.remote_gb_per_s < math.inf:
+        raise OptionError(
+            f"--remote-gb-per-s {options.remote_gb_per_s:g} is out of range; give a number above 0"
+        )
+    if not 0 <= options.remote_latency_us < math.inf:
+        raise OptionError(
+            f"--remote-latency-us {options.remote_latency_us:g} is out of range; give a number of "
+            "at least 0"
+        )
+    for flag, share in (
+        ("--remote-miss", options.remote_miss),
+        ("--remote-failure", options.remote_failure),
+    ):
+        if not 0 <= share <= 100:  # noqa: PLR2004 - percent
+            raise OptionError(f"{flag} {share:g} is out of range; give a percentage from 0 to 100")
+    return RemoteSettings(
+        link=DmaChannel(
+            bytes_per_s=options.remote_gb_per_s * _BYTES_PER_GB,
+            latency_ns=round(options.remote_latency_us * _NS_PER_US),
+        ),
+        miss_ppm=round(options.remote_miss * _PPM_PER_PERCENT),
+        failure_ppm=round(options.remote_failure * _PPM_PER_PERCENT),
+    )
 
 
 def pacing(options: RunOptions) -> Pacing:
@@ -255,6 +323,11 @@ def _check_ranges(options: RunOptions) -> None:
     if not 0 <= options.cpu_scale < math.inf:
         raise OptionError(
             f"--cpu-scale {options.cpu_scale:g} is out of range; give a number of at least 0"
+        )
+    if not 0.0001 <= options.late_share <= 50:  # noqa: PLR2004 - percent
+        raise OptionError(
+            f"--late-share {options.late_share:g} is out of range; give a percentage from 0.0001 "
+            "to 50"
         )
     if not 0 <= options.noise < 100:  # noqa: PLR2004 - percent
         raise OptionError(

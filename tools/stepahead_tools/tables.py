@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from stepahead import SelectionTiming
 from stepahead_tools.distribution import Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import RunMetrics, hit_tokens_by_tier
@@ -82,6 +83,31 @@ def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, st
                 f"{settings.host_pages} blocks, written through {through}"
                 f"{', written back' if settings.write_back else ''}, reloaded "
                 f"{'layer by layer' if settings.layerwise_reload else 'before the request runs'}"
+            ),
+        )
+    if settings.prune:
+        dead = "dropped before the dispatch"
+    elif scene.profile.changed_batch.allowed.value:
+        dead = "masked"
+    else:
+        dead = "masked, since the device takes no changed batch"
+    yield "dead rows", dead
+    if any(loop.timing is SelectionTiming.JUST_IN_TIME for loop in loops):
+        yield (
+            "timing",
+            (
+                f"at most {settings.late_share_ppm / 10_000:g} % of preparations late, late "
+                f"joiners {'on' if settings.late_joiners else 'off'}"
+            ),
+        )
+    if settings.remote is not None:
+        link = settings.remote.link
+        yield (
+            "remote KV",
+            (
+                f"{link.bytes_per_s / 1e9:g} GB/s, {link.latency_ns / 1_000:g} us per load, "
+                f"{settings.remote.miss_ppm / 10_000:g} % of blocks lost, "
+                f"{settings.remote.failure_ppm / 10_000:g} % of loads fail; eager only"
             ),
         )
     yield "loops", ", ".join(f"{loop.name} (lookahead {loop.lookahead})" for loop in loops)
@@ -158,6 +184,9 @@ def _sections() -> Iterator[list[Line]]:
         Line("  total, s", lambda run: run.host_gap_total_ns / _NS_PER_S, 2, -1),
         Line("CPU busy, s", lambda run: run.record.cpu_busy_ns / _NS_PER_S, 2, 0),
         Line("  hidden, s", lambda run: run.record.cpu_hidden_ns / _NS_PER_S, 2, 0),
+        Line("exposed preparations, %", _exposed_share, 2, -1),
+        Line("  total, s", lambda run: run.record.exposed_ns / _NS_PER_S, 2, -1),
+        Line("  margin at the end, %", _margin, 2, 0),
         Line("device steps", lambda run: len(run.record.step_batches), 0, 0),
         Line("wasted rows, EOS", lambda run: run.record.wasted_eos.rows, 0, 0),
         Line("  NPU time, ms", lambda run: run.record.wasted_eos.npu_ns / _NS_PER_MS, 1, 0),
@@ -197,6 +226,16 @@ def _milliseconds(figures: Distribution | None, percent: int | None) -> float | 
     if figures is None:
         return None
     return (figures.mean_ns if percent is None else figures.at(percent)) / _NS_PER_MS
+
+
+def _exposed_share(run: RunMetrics) -> float | None:
+    record = run.record
+    return 100 * record.exposed_preparations / record.preparations if record.preparations else None
+
+
+def _margin(run: RunMetrics) -> float | None:
+    margin = run.record.margin_ppm
+    return None if margin is None else margin / 10_000
 
 
 def _float(value: object, factor: int = 1) -> float | None:

@@ -42,6 +42,9 @@ from stepahead_specs.records import (
 #: Batches that have ended are forgotten beyond this many, so that long histories stay small.
 _BATCHES_KEPT: Final = 64
 
+#: A goal that is reached here when a batch is dispatched, not when it is selected.
+RECOMPUTED: Final = "a preempted request is selected again with sampled tokens to recompute"
+
 #: Blocks that one request may have at most where blocks are not told.
 _SLOT_BITS: Final = 24
 
@@ -109,6 +112,9 @@ class Judge:
         if isinstance(fact, Drained):
             found += violations(seen, Kind.EVENTUALLY, self.scope.rules)
         self.goals.update(reached(seen))
+        # Inputs are told at the dispatch, so the goal of that name cannot see them earlier.
+        if any(batch.history for batch in seen.now.dispatched):
+            self.goals[RECOMPUTED] += 1
         if len(seen.batches) > _BATCHES_KEPT:
             seen.forget()
         return found

@@ -231,7 +231,7 @@ class RandomItem(KitItem):
         """
         if self.kit.failures:
             pytest.skip("an exhaustive search has found something smaller; mend that first")
-        from hypothesis import settings  # noqa: PLC0415 # its own plugin sets the profile first
+        from hypothesis import HealthCheck, settings  # noqa: PLC0415 # its own plugin sets the profile first
         from hypothesis.stateful import run_state_machine_as_test  # noqa: PLC0415
 
         searched = settings(
@@ -239,6 +239,8 @@ class RandomItem(KitItem):
             stateful_step_count=_STEPS,
             deadline=None,
             print_blob=False,
+            # A slow scheduler or a busy machine is no reason to find nothing.
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         )
         try:
             run_state_machine_as_test(self.kit.machine, settings=searched)

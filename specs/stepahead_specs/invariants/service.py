@@ -18,7 +18,7 @@ _CATALOGUE: Final = "catalogue of known defects"
 
 @invariant("INV-31", source=f"{_CATALOGUE}: preempting fenced victims yields nothing")
 def a_victim_is_chosen_for_want_of_blocks(seen: Observation) -> Iterator[str]:
-    """What is free or on its way back does not cover what older requests want, whoever else goes."""
+    """What is free or coming back does not cover what older requests want, whoever else goes."""
     chosen = _victims(seen)
     if not chosen or seen.before is None or seen.now.withdrawn:
         return
@@ -59,7 +59,8 @@ def content_that_came_back_can_be_found(seen: Observation) -> Iterator[str]:
             for slot in range(row.position // size, row.end // size):
                 key = request.key_of(slot)
                 if key is not None and key not in account.index:
-                    yield f"slot {slot} of request {row.handle} is back, and key {key} leads nowhere"
+                    where = f"slot {slot} of request {row.handle}"
+                    yield f"{where} is back, and key {key} leads nowhere"
 
 
 @invariant("INV-33", source=f"{_CATALOGUE}: a running request is silently skipped")
@@ -141,7 +142,7 @@ def _waiting(seen: Observation) -> int:
 
 
 def _has_room(seen: Observation) -> bool:
-    """Tell whether the last selection, or one that did not happen, had rows, tokens and blocks left.
+    """Tell whether a selection, or one that did not happen, had rows, tokens and blocks left.
 
     Not so if a victim is awaited, or if anybody lacks a block for all that a row may compute.
     """
@@ -149,9 +150,9 @@ def _has_room(seen: Observation) -> bool:
     stopped = seen.paused or seen.pausing or seen.device_failed or seen.wake_pending
     if account is None or account.queue is None or seen.now.withdrawn:
         return False
-    if not selected:
-        if seen.now.event != "HostReady" or stopped or len(seen.outstanding()) > limits.lookahead:
-            return False
+    asked = seen.now.event == "HostReady" and len(seen.outstanding()) <= limits.lookahead
+    if not selected and (stopped or not asked):
+        return False
     rows = [row for batch in selected for row in batch.rows]
     if len(rows) >= limits.max_concurrency:
         return False
@@ -180,7 +181,7 @@ def _lack(seen: Observation, account: RequestAccount, given: int = 0) -> int:
 
 
 def _leaves(seen: Observation, account: RequestAccount) -> bool:
-    """Tell whether a running request gets no more rows: to be preempted, or scheduled to its end."""
+    """Tell whether a running request gets no more rows: marked, or scheduled to its end."""
     last = seen.requests[account.handle].final_length - 1
     return account.seat is not None and (account.intent != "none" or account.scheduled >= last)
 

@@ -20,7 +20,8 @@ def a_prefix_is_published_at_selection() -> Edits:
             "reserve",
             "    state.next_batch += 1\n",
             "    for stay in state.stays(seats):\n"
-            "        full = min(int(columns.scheduled[stay.seat]) // state.config.block_size, len(stay.keys))\n"
+            "        written = int(columns.scheduled[stay.seat]) // state.config.block_size\n"
+            "        full = min(written, len(stay.keys))\n"
             "        state.pool.commit(columns.table[stay.seat, :full].copy(), stay.keys[:full])\n"
             "    state.next_batch += 1\n",
         )

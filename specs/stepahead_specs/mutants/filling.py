@@ -131,7 +131,7 @@ def a_preemption_keeps_the_epoch() -> Edits:
 
 @mutant("B59", expects=("INV-7", "INV-10", "kernel"))
 def results_go_to_the_newest_batch() -> Edits:
-    """Which rows a result belongs to is read from the newest batch, not from the one that is back."""
+    """Which rows a result belongs to is read from the newest batch, not from its own."""
     return [
         Edit(
             "fill",

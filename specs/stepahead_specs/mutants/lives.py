@@ -35,7 +35,8 @@ def a_cancel_waits_for_the_result() -> Edits:
             "_cancelled",
             _GONE,
             "running = state.outstanding[:1]\n"
-            "    if stay and running and running[0].row_of(stay.seat) is not None and stay.seat >= 0:\n"
+            "    there = stay and stay.seat >= 0 and running\n"
+            "    if there and running[0].row_of(stay.seat) is not None:\n"
             "        return []\n"
             f"    {_GONE}",
         )
@@ -50,7 +51,8 @@ def a_cancel_looks_into_batches_only() -> Edits:
             "_cancelled",
             _GONE,
             "if stay is None or stay.request_id != event.request_id or not any(\n"
-            "        stay.seat >= 0 and b.row_of(stay.seat) is not None for b in state.outstanding\n"
+            "        stay.seat >= 0 and batch.row_of(stay.seat) is not None\n"
+            "        for batch in state.outstanding\n"
             "    ):",
         )
     ]
@@ -301,7 +303,9 @@ def the_line_is_served_from_its_end() -> Edits:
         Edit(
             "WaitingLine.head",
             "    while self._heap:\n",
-            "    if self._stays:\n        return self._stays[max(self._stays)]\n    while self._heap:\n",
+            "    if self._stays:\n"
+            "        return self._stays[max(self._stays)]\n"
+            "    while self._heap:\n",
         )
     ]
 

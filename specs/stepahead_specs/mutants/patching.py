@@ -8,13 +8,11 @@ that is not there exactly once is an error: the kernel has changed, and the muta
 
 from __future__ import annotations
 
-import __future__
-
 import importlib
 import inspect
 import pkgutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -50,7 +48,7 @@ class Edit:
 
 
 @contextmanager
-def applied(edits: Sequence[Edit]) -> Iterator[None]:
+def applied(edits: Sequence[Edit]) -> Generator[None]:
     """Give the edited functions their changed code inside the ``with`` block.
 
     Raises:
@@ -108,7 +106,7 @@ def compiled(function: FunctionType, edits: Sequence[Edit]) -> CodeType:
                 f"{edit.old!r} stands {times} times in {edit.place}, not once; follow the kernel"
             )
         source = source.replace(edit.old, edit.new)
-    flags = __future__.annotations.compiler_flag
+    flags = annotations.compiler_flag
     module = compile(
         source, f"<mutant of {function.__qualname__}>", "exec", flags, dont_inherit=True
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -34,7 +34,7 @@ class Mutant:
     tiers: bool = False
 
     @contextmanager
-    def alive(self) -> Iterator[None]:
+    def alive(self) -> Generator[None]:
         """Let the kernel have this defect inside the ``with`` block."""
         with applied(self.edits):
             yield
@@ -45,7 +45,6 @@ MUSEUM: Final[dict[str, Mutant]] = {}
 
 def mutant(*sources: str, expects: Sequence[str]) -> Callable[[Callable[[], Edits]], None]:
     """Put the defect in the museum; its name and claim are those of the decorated function."""
-
     return _enlister(sources, expects, tiers=False)
 
 

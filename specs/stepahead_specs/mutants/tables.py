@@ -6,18 +6,19 @@ them. They die by behaviour:
 
 * a changed or removed edge, by what the explorer and the walks then see, and by what things are
   called when they leave (`stepahead_specs.mutants.witness`);
-* an edge that should not be there, by force. A complete exploration and many walks of the sound
-  kernel never ask for it, so a kernel with that edge makes the very same runs; what no rule ever asks
-  for must be refused when it is forced on a request or batch, and must leave no trace.
+* an edge that should not be there, by force. Complete explorations and many walks of the sound
+  kernel never ask for it, so a kernel with that edge makes the very same runs; what no rule ever
+  asks for must be refused when it is forced on a request or batch, and must leave no trace.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from random import Random
 from typing import Final, TypeAlias, cast
 
@@ -75,7 +76,7 @@ class Cell:
         return f"{self.machine} {self.state.name} {self.trigger.name} {after}"
 
     @contextmanager
-    def alive(self) -> Iterator[None]:
+    def alive(self) -> Generator[None]:
         """Let the declaration have this cell inside the ``with`` block."""
         self._write(self.after)
         try:
@@ -99,7 +100,7 @@ class Cell:
             edges[number] = ILLEGAL if after is None else _NUMBER[after]
 
 
-_NUMBER: Final[Mapping[Enum, int]] = {**REQUEST.number, **BATCH.number}
+_NUMBER: Final[Mapping[Enum, int]] = dict(chain(REQUEST.number.items(), BATCH.number.items()))
 
 #: Mutants that behave in every respect as the sound table does, each with the reason.
 EQUIVALENT: Final[Mapping[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Defects of the tiers behind KV memory: copies that count too early, and sources let go too early."""
+"""Defects of the tiers behind KV memory: what counts, or is let go, before a copy is complete."""
 
 from stepahead_specs.mutants.patching import Edit
 from stepahead_specs.mutants.registry import Edits, tier_mutant

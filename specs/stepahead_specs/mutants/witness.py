@@ -1,14 +1,14 @@
 """A witness of every move along the state tables, also of what leaves the kernel with that move.
 
-A request or batch that has ended is in no view of the kernel, so what its last state is called shows
-nowhere. `Witness.watching` stands beside the two functions through which all moves go and notes them;
-`WitnessedKernel` then holds each step to the words of the design: who left by its tokens, and a batch
-whose results came back, is COMPLETED; everything else that left is CANCELLED.
+A request or batch that has ended is in no view of the kernel, so what its last state is called
+shows nowhere. `Witness.watching` stands beside the two functions through which all moves go and
+notes them; `WitnessedKernel` then holds each step to the words of the design: who left by its
+tokens, and a batch whose results came back, is COMPLETED; everything else that left is CANCELLED.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Final
@@ -50,7 +50,7 @@ class Witness:
         self.requests, self.batches = {}, {}
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         """Note every move inside the ``with`` block."""
         move, next_state = State.move, StateTable[Enum, Enum].next_state
 

@@ -39,13 +39,13 @@ class Verb(Enum):
     RUN_ON = ("run on", 16)
     CPU = ("cpu", 20)
     NPU = ("npu", 12)
-    CANCEL = ("cancel", 4)
+    CANCEL = ("cancel", 5)
     CANCEL_ENDED = ("cancel ended", 2)
     REFUSE = ("refuse", 3)
     FAIL = ("fail", 1)
     WAKE = ("wake", 3)
     STALE_WAKE = ("stale wake", 1)
-    PAUSE = ("pause", 1)
+    PAUSE = ("pause", 2)
     RESET = ("reset", 1)
 
     @property
@@ -183,7 +183,7 @@ def _config(random: Random, shape: Shape) -> KernelConfig:
         max_waiting=choice((1 << 20, 1 << 20, 2)),
         timing=SelectionTiming.JUST_IN_TIME if just_in_time else SelectionTiming.EARLY,
         late_joiners=just_in_time and choice((False, True)),
-        prune=choice((False, False, True)),
+        prune=choice((False, True)),
     )
 
 

@@ -25,7 +25,7 @@ from stepahead_specs.tier_walk import tiers, wander
 from stepahead_specs.walk import Failure, draw, failed, play, shrink
 
 #: Scenarios that a mutant has to survive before the explorer comes, and after it.
-SCENARIOS: Final = (120, 300)
+SCENARIOS: Final = (120, 600)
 #: What the explorer searches, and how many states of each. It need not finish here: a hunt claims
 #: nothing about what it does not find.
 BOUNDS: Final = (

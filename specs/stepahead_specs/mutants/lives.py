@@ -470,9 +470,50 @@ def a_cancelled_request_stays_in_the_line() -> Edits:
     return [Edit("State.end", "        self.waiting.remove(stay)\n", "")]
 
 
-@mutant("B103", "B111", "M28", expects=("INV-12",))
+@mutant("B103", "B119", expects=("INV-2",))
 def an_ended_request_stays_in_the_running_order() -> Edits:
     """A request that has ended is still looked at when rows are selected."""
+    return [Edit("State.vacate", "    self.order = self.order[self.order != seat]\n", "")]
+
+
+@mutant("B111", "B15", expects=("INV-12",))
+def the_rows_of_last_time_outlive_their_requests() -> Edits:
+    """While nobody waits, the row set that is selected again keeps a request that has ended."""
     return [
-        Edit("State.vacate", "    self.order = self.order[self.order != seat]\n", ""),
+        Edit(
+            "State.vacate",
+            "    self.steady = None\n",
+            "    if len(self.waiting):\n        self.steady = None\n",
+        )
     ]
+
+
+@mutant("B90", "B91", expects=("INV-12", "INV-14", "INV-29"))
+def a_request_ends_one_token_before_its_length() -> Edits:
+    """The end by length is judged with one token less than the selection goes by."""
+    return [
+        Edit(
+            "_finish",
+            "ending |= known >= columns.final[sampled]",
+            "ending |= known >= columns.final[sampled] - 1",
+        ),
+        Edit("_finish", "known[row] >= stay.final:", "known[row] >= stay.final - 1:"),
+    ]
+
+
+@mutant("B37", "B115", expects=("INV-15",))
+def nobody_makes_room() -> Edits:
+    """No request is ever preempted; those that run and lack a block wait for each other."""
+    return [Edit("_make_room", "    found = False\n", "    found = False\n    missing = 0\n")]
+
+
+@mutant("B122", expects=("INV-15", "INV-33"))
+def a_resumed_scheduler_stays_asleep() -> Edits:
+    """The end of a pause ends the wait for it, and nothing is selected all the same."""
+    return [Edit("_answer", "state.paused = state.pause_due = False", "state.pause_due = False")]
+
+
+@mutant("M29", "B95", expects=("INV-15", "INV-33"))
+def a_request_that_just_fits_is_not_let_in() -> Edits:
+    """Admission wants one block to be left over."""
+    return [Edit("_admit", "if spare - idle < fresh:", "if spare - idle <= fresh:")]

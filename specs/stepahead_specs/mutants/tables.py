@@ -53,7 +53,7 @@ BOUNDS: Final = (
     Bounds(requests=2, blocks=2, tokens=2, refusals=True, failures=True),
     Bounds(requests=2, blocks=3, tokens=2, lookahead=1, prune=True),
     Bounds(
-        requests=2, blocks=3, tokens=2, lookahead=0, budget=1, prefill_first=True, failures=True
+        requests=2, blocks=4, tokens=2, lookahead=0, budget=1, prefill_first=True, failures=True
     ),
 )
 _SCENARIOS: Final = 120

@@ -83,6 +83,7 @@ def read_engine(options: RunOptions, loop: str | None = None) -> EngineConfig:
             "max_model_len": options.max_model_len,
             "enable_npu_sampling": options.npu_sampling,
             "enable_prefix_caching": options.enable_prefix_caching,
+            "l3_enabled": options.l3_enabled,
             "kv_offload_host_memory_gb": options.experimental_kv_offload_host_memory_gb,
             "kv_offload_host_memory_ratio": options.experimental_kv_offload_host_memory_ratio,
             "kv_offload_write_through_threshold": (
@@ -127,7 +128,7 @@ def open_engine(options: RunOptions, loops: Sequence[Loop], profile: Profile) ->
         asked = read_engine(options, loop.name)
         found = checked[loop.name] = check_configuration(asked, model, version)
         _refuse_unsimulated(found.config)
-        sentences = [*found.warnings, *_without_effect(found.config.scheduler_config)]
+        sentences = [*found.warnings, *_without_effect(found.config)]
         warnings[loop.name] = tuple(words for words in sentences if words not in said)
         said.update(sentences)
     return Engine(version=version, checked=checked, warnings=warnings)
@@ -192,8 +193,8 @@ def _refuse_unsimulated(config: EngineConfig) -> None:
             )
 
 
-def _without_effect(config: SchedulerConfig) -> Iterator[str]:
-    default = SchedulerConfig()
+def _without_effect(engine: EngineConfig) -> Iterator[str]:
+    config, default = engine.scheduler_config, SchedulerConfig()
     changed = [name for name in WITHOUT_EFFECT if getattr(config, name) != getattr(default, name)]
     if (
         config.prefix_cache_config.lookahead_requests
@@ -204,3 +205,8 @@ def _without_effect(config: SchedulerConfig) -> Iterator[str]:
         changed.append("kv_offload_config.staging_memory_bytes")
     if changed:
         yield f"without effect in the simulation: {', '.join(changed)} of scheduler_config"
+    if engine.l3_enabled and not config.kv_offload_config.enabled:
+        yield (
+            "the remote KV cache (L3) is filled with what is copied to the host, and the host KV "
+            "cache (L2) is off; give a host budget"
+        )

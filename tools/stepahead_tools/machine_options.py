@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 _MACHINE: Final = "Simulated machine"
+_REMOTE: Final = "Simulated remote KV cache (L3)"
 _OUTPUT: Final = "Output"
 
 
@@ -72,6 +73,41 @@ class MachineOptions:
             rich_help_panel=_MACHINE,
         ),
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """A store in this process that is as slow and as unreliable as it is told to be."""
+
+    l3_enabled: Annotated[
+        bool | None,
+        typer.Option(
+            "--l3-enabled/--no-l3-enabled",
+            help="Keep what is copied to the host in a remote store too. Default: no.",
+            show_default=False,
+            rich_help_panel=_REMOTE,
+        ),
+    ] = None
+    remote_gb_per_s: Annotated[
+        float,
+        typer.Option(help="Its rate, 1e9 bytes/s; an assumption.", rich_help_panel=_REMOTE),
+    ] = 10.0
+    remote_latency_us: Annotated[
+        float,
+        typer.Option(help="Its latency per load; an assumption.", rich_help_panel=_REMOTE),
+    ] = 500.0
+    remote_miss: Annotated[
+        float,
+        typer.Option(
+            metavar="PERCENT",
+            help="Share of blocks that it has lost when it is asked for them.",
+            rich_help_panel=_REMOTE,
+        ),
+    ] = 0.0
+    remote_failure: Annotated[
+        float,
+        typer.Option(metavar="PERCENT", help="Share of loads that fail.", rich_help_panel=_REMOTE),
+    ] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

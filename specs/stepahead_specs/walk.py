@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
+from traceback import walk_tb
 from typing import Final
 
+import stepahead
 from stepahead.commands import Command
 from stepahead.config import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead.errors import StepaheadError
@@ -54,6 +56,8 @@ class Verb(Enum):
         return self.value[1]
 
 
+#: Packages whose frames tell the kernel from the host around it; others are libraries of both.
+_ROOTS: Final = (stepahead.__name__, "stepahead_specs")
 _ALWAYS: Final = (Verb.ARRIVE, Verb.RUN_ON, Verb.CPU, Verb.NPU)
 
 
@@ -326,13 +330,22 @@ def _keys(error: Exception) -> tuple[str, ...]:
         return tuple(dict.fromkeys(violation.key for violation in error.violations))
     if isinstance(error, BenchError):
         return ("lockstep",) if isinstance(error, LeftTheTables) else ("bench",)
-    return ("kernel",)
+    return ("kernel",) if _in_kernel(error) else ("bench",)
+
+
+def _in_kernel(error: Exception) -> bool:
+    """Tell whether the kernel raised, not the host or a watcher that choked on what it was told."""
+    names = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    ours = [root for name in names if (root := name.partition(".")[0]) in _ROOTS]
+    return bool(ours) and ours[-1] == stepahead.__name__
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, InvariantViolated | BenchError):
         return str(error).partition("\n")[0]
     kind = type(error).__name__
+    if not _in_kernel(error):
+        return f"the host breaks with {kind}: {error}"
     return (
         f"the kernel raises {kind}: {error}"
         if isinstance(error, StepaheadError)

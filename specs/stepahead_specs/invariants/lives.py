@@ -134,7 +134,8 @@ def a_marked_victim_joins_no_batch(seen: Observation) -> Iterator[str]:
         return
     for batch in seen.now.selected:
         for row in batch.rows:
-            if seen.account.requests[row.handle].intent == "preempt":
+            account = seen.account.requests.get(row.handle)
+            if account is not None and account.intent == "preempt":
                 yield f"batch {batch.ident} selects request {row.handle}, which is to be preempted"
 
 

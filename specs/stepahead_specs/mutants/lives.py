@@ -464,7 +464,7 @@ def a_failed_batch_ends_nobody() -> Edits:
     ]
 
 
-@mutant("B37", expects=("kernel",))
+@mutant("B37", expects=("INV-12", "INV-15", "kernel"))
 def a_cancelled_request_stays_in_the_line() -> Edits:
     """A waiting request that is cancelled is not taken out of the line."""
     return [Edit("State.end", "        self.waiting.remove(stay)\n", "")]
@@ -476,14 +476,14 @@ def an_ended_request_stays_in_the_running_order() -> Edits:
     return [Edit("State.vacate", "    self.order = self.order[self.order != seat]\n", "")]
 
 
-@mutant("B111", "B15", expects=("INV-12",))
+@mutant("B111", "B15", expects=("INV-12", "kernel"))
 def the_rows_of_last_time_outlive_their_requests() -> Edits:
-    """While nobody waits, the row set that is selected again keeps a request that has ended."""
+    """While nobody waits, the rows that are selected again keep a request that has ended."""
     return [
         Edit(
             "State.vacate",
             "    self.steady = None\n",
-            "    if len(self.waiting):\n        self.steady = None\n",
+            "    if len(self.waiting) or len(self.outstanding) < 2:\n        self.steady = None\n",
         )
     ]
 

@@ -67,11 +67,11 @@ def plans(bounds: Bounds) -> Iterator[Plan]:
     block_size = min(bounds.block_sizes)
     for lookahead in sorted(bounds.lookaheads)[:2]:
         asks = (
-            Ask(request_id="a", prompt=(1,), max_tokens=2),
-            Ask(request_id="b", prompt=(1, 2), max_tokens=3, eos_at=1),
+            Ask(request_id="a", prompt=(1,), max_tokens=3, eos_at=1),
+            Ask(request_id="b", prompt=(1, 2), max_tokens=2),
         )
         limits = Limits(
-            num_blocks=-(-4 // block_size) + 1,
+            num_blocks=-(-3 // block_size),
             block_size=block_size,
             max_concurrency=2,
             max_num_batched_tokens=_TOKENS_MAX,

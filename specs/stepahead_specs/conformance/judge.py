@@ -42,7 +42,7 @@ from stepahead_specs.records import (
 #: Batches that have ended are forgotten beyond this many, so that long histories stay small.
 _BATCHES_KEPT: Final = 64
 
-#: A goal that is reached here when a batch is dispatched, not when it is selected.
+#: A goal that is seen here by the rows: inputs are told later, when a batch is dispatched.
 RECOMPUTED: Final = "a preempted request is selected again with sampled tokens to recompute"
 
 #: Blocks that one request may have at most where blocks are not told.
@@ -112,12 +112,14 @@ class Judge:
         if isinstance(fact, Drained):
             found += violations(seen, Kind.EVENTUALLY, self.scope.rules)
         self.goals.update(reached(seen))
-        # Inputs are told at the dispatch, so the goal of that name cannot see them earlier.
-        if any(batch.history for batch in seen.now.dispatched):
+        if any(self._recomputes(row) for batch in seen.now.selected for row in batch.rows):
             self.goals[RECOMPUTED] += 1
         if len(seen.batches) > _BATCHES_KEPT:
             seen.forget()
         return found
+
+    def _recomputes(self, row: Row) -> bool:
+        return row.epoch > 0 and bool(self.seen.requests[row.handle].sampled)
 
     # -- facts --------------------------------------------------------------------------------
 
@@ -321,7 +323,7 @@ class Judge:
         return RequestAccount(
             handle=handle,
             state=derived,
-            epoch=request.epoch if request is not None else 0,
+            epoch=max(request.epoch, 0) if request is not None else 0,
             known=counts.known if counts else 0,
             scheduled=counts.scheduled if counts else 0,
             settled=counts.settled if counts else 0,

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP_ARGS ?=
 INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS)
 
-.PHONY: demo test check prove venv clean
+.PHONY: demo test check prove bench venv clean
 
 demo: $(VENV)/.installed-test
 	$(BIN)/stepahead compare demo
@@ -22,6 +22,11 @@ check: $(VENV)/.installed-dev
 # Everything `make test` runs and the long campaigns, with thousands of examples per property.
 prove: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "campaign or not campaign" --hypothesis-profile=nightly
+
+# Speed, as ratios: see tools/bench/README.md. BENCH="replay --trace FILE" runs a part of it.
+BENCH ?=
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m bench $(BENCH)
 
 venv: $(VENV)/.installed-dev
 

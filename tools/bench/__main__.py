@@ -1,0 +1,212 @@
+"""Benchmarks: `python -m bench` prints ratios and the machine, and writes JSON.
+
+Nothing here passes or fails; the suite counts decisions, calls and allocations instead
+(tests/tools/test_growth.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from bench import replays, steps
+from bench.machine import calibration_us, describe, median
+from bench.peers import VllmSteps
+from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_specs.explorer import Bounds, explore
+
+Figures: TypeAlias = dict[str, str | int | float | None]
+_ROWS: Final = (8, 64, 256, 1024)
+#: What a step may cost as a share of vLLM's, and what it should.
+_MUST: Final = {8: 0.50, 64: 0.11, 256: 0.040, 1024: 0.018}
+_AIM: Final = {8: 0.30, 64: 0.07, 256: 0.022, 1024: 0.008}
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run the chosen sections."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    sections: dict[str, Callable[[argparse.Namespace], list[Figures]]] = {
+        "steps": bench_steps,
+        "lives": bench_lives,
+        "start": bench_start,
+        "replay": bench_replay,
+        "checks": bench_checks,
+        "explorer": bench_explorer,
+    }
+    parser.add_argument("sections", nargs="*", choices=[[], *sections], help="default: all")
+    parser.add_argument("--pairs", type=int, default=5, help="paired runs to take the median of")
+    parser.add_argument("--trace", type=Path, help="a Mooncake trace; default: the bundled slice")
+    parser.add_argument("--requests", type=int, nargs="+", help="lengths of the replayed traces")
+    parser.add_argument("--vllm", help="an interpreter that has vLLM 0.33", metavar="PYTHON")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    result: dict[str, object] = {"machine": describe(), "calibration_us": calibration_us()}
+    say("machine      " + ", ".join(f"{key} {value}" for key, value in describe().items()))
+    say(f"calibration  {calibration_us():.2f} us per turn of a fixed NumPy loop")
+    for name in options.sections or sections:
+        say(f"\n{name}: {sections[name].__doc__}")
+        result[name] = sections[name](options)
+    if options.json is not None:
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2))
+
+
+# -- the kernel -------------------------------------------------------------------------------
+
+
+def bench_steps(options: argparse.Namespace) -> list[Figures]:
+    """CPU time of a whole decode step, against vLLM's asynchronous scheduler or the calibration."""
+    table: list[Figures] = []
+    with VllmSteps(options.vllm) as vllm:
+        say(f"peer         {vllm.version or 'vLLM: not installed here, skipped (--vllm PYTHON)'}")
+        for rows in _ROWS:
+            pairs = [
+                (steps.step_us(rows), vllm.step_us(rows), calibration_us())
+                for _ in range(options.pairs)
+            ]
+            ours = median([mine for mine, _, _ in pairs])
+            turns = median([mine / loop for mine, _, loop in pairs])
+            peers = [(mine / peer, peer) for mine, peer, _ in pairs if peer is not None]
+            line = f"{rows:5d} rows  {ours:7.1f} us  {turns:6.1f} calibration turns"
+            ratio = median([share for share, _ in peers]) if peers else None
+            peer_us = median([peer for _, peer in peers]) if peers else None
+            if ratio is not None:
+                line += f"  {ratio:.4f} of vLLM's {peer_us:.0f} us"
+                line += f" (must {_MUST[rows]:.3f}, aim {_AIM[rows]:.3f})"
+            say(line)
+            table.append(
+                {"rows": rows, "us": ours, "turns": turns, "vllm_us": peer_us, "ratio": ratio}
+            )
+    return table
+
+
+def bench_lives(options: argparse.Namespace) -> list[Figures]:
+    """CPU time of a request beside its decode steps, and of a cancel."""
+    table: list[Figures] = []
+    measures: dict[str, Callable[[], float]] = {
+        "arrival to end, prompt of 512 tokens": partial(steps.life_us, 512),
+        "arrival to end, prompt of 8,704 tokens": partial(steps.life_us, 8704),
+        "cancel of a running request": steps.cancel_us,
+    }
+    for name, measure in measures.items():
+        pairs = [(measure(), calibration_us()) for _ in range(options.pairs)]
+        cost = median([mine for mine, _ in pairs])
+        turns = median([mine / loop for mine, loop in pairs])
+        say(f"{name:42s} {cost:7.1f} us  {turns:6.1f} calibration turns")
+        table.append({"what": name, "us": cost, "turns": turns})
+    return table
+
+
+# -- the replay -------------------------------------------------------------------------------
+
+
+def bench_start(options: argparse.Namespace) -> list[Figures]:
+    """CPU seconds of starting Python, importing the kernel, and replaying 20 requests."""
+    table: list[Figures] = []
+    starts: dict[str, Callable[[], replays.Process]] = {
+        "bare Python": partial(replays.measured, ("-c", "")),
+        "import stepahead": replays.import_kernel,
+        "stepahead replay, 20 requests": replays.start_command,
+    }
+    for name, start in starts.items():
+        runs = [start() for _ in range(options.pairs)]
+        cost = median([run.cpu_s for run in runs])
+        say(f"{name:42s} {cost:6.2f} s  {runs[0].memory / 1e6:6.0f} MB")
+        table.append({"what": name, "cpu_s": cost, "memory": runs[0].memory})
+    return table
+
+
+def _trace(options: argparse.Namespace) -> tuple[Path, list[int]]:
+    """Return the trace and the lengths to replay."""
+    path = options.trace or bundled_trace()
+    if options.requests:
+        return path, options.requests
+    count = len(read_trace(path))
+    say(f"trace        {path.name}, {count} requests")
+    return path, [count // 4, count]
+
+
+def bench_replay(options: argparse.Namespace) -> list[Figures]:
+    """CPU seconds and memory of an unchecked replay, by loop and length of the trace."""
+    path, lengths = _trace(options)
+    table: list[Figures] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for loop in replays.LOOPS:
+            before: tuple[int, replays.Process] | None = None
+            for length in lengths:
+                longer = replays.repeated(path, length, Path(folder) / f"{length}.jsonl")
+                runs = [replays.replay(longer, loop, "--unchecked") for _ in range(options.pairs)]
+                run = replays.Process(
+                    median([one.cpu_s for one in runs]), min(one.memory for one in runs)
+                )
+                line = f"{loop:12s} {length:7d} requests  {run.cpu_s:7.2f} s"
+                line += f"  {run.cpu_s / length * 1e6:7.0f} us each"
+                figures: Figures = {"loop": loop, "requests": length, "cpu_s": run.cpu_s}
+                if before is not None:
+                    more, grown = length - before[0], run.memory - before[1].memory
+                    figures["us_per_more"] = (run.cpu_s - before[1].cpu_s) / more * 1e6
+                    figures["bytes_per_more"] = grown / more
+                    line += f"; each further one {figures['us_per_more']:.0f} us"
+                    line += f", {grown / more:.0f} bytes"
+                say(line)
+                table.append(figures)
+                before = length, run
+    return table
+
+
+def bench_checks(options: argparse.Namespace) -> list[Figures]:
+    """What each check and the journal add to a replay under overlap, as multiples of none."""
+    path, lengths = _trace(options)
+    limit = str(min(lengths[0], 1000))
+    table: list[Figures] = []
+    with tempfile.TemporaryDirectory() as folder:
+        journal = str(Path(folder) / "run.jsonl")
+        ways: dict[str, tuple[str, ...]] = {
+            "unchecked": ("--unchecked",),
+            "history hash and sanitizer (default)": (),
+            "unchecked, with a journal": ("--unchecked", "--journal", journal),
+            "invariants after each step (--check)": ("--check",),
+        }
+        base = 0.0
+        for name, flags in ways.items():
+            runs = [
+                replays.replay(path, "overlap", "--limit", limit, *flags).cpu_s
+                for _ in range(1 if "--check" in flags else options.pairs)
+            ]
+            cost = median(runs)
+            base = base or cost
+            say(f"{name:42s} {cost:7.2f} s  {cost / base:6.2f} x")
+            table.append({"what": name, "requests": int(limit), "cpu_s": cost, "x": cost / base})
+    return table
+
+
+# -- the explorer -----------------------------------------------------------------------------
+
+
+def bench_explorer(options: argparse.Namespace) -> list[Figures]:
+    """States per CPU second of the bounded explorer, within its default bounds."""
+    rates: list[float] = []
+    states = 0
+    for _ in range(min(options.pairs, 3)):
+        started = time.thread_time()
+        states = explore(Bounds()).states
+        rates.append(states / (time.thread_time() - started))
+    say(f"{states} states, {median(rates):.0f} states/s")
+    return [{"states": states, "states_per_s": median(rates)}]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Print what the three loops make of five workloads, with and without pruning, and under noise.
+
+    .venv/bin/python tools/bench/loops_table.py TRACES                  # print
+    .venv/bin/python tools/bench/loops_table.py TRACES --write          # and into the page
+
+TRACES is a folder with the traces named below; those that ship with the package are taken from it
+where the folder has none. Simulated times, so the same on every machine. It takes about a quarter
+of an hour; finished rows are kept in ``--rows FILE``, so that a second call goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from stepahead_models.profiles import Profile, load_profile
+from stepahead_models.traces import Trace, read_trace
+from stepahead_tools.distribution import Distribution
+from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
+from stepahead_tools.metrics import measure
+from stepahead_tools.options import RunOptions
+from stepahead_tools.pacing import Pacing
+from stepahead_tools.runs import measure_capacity, run_loop, set_up
+from stepahead_tools.settings import resolve
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = ROOT / "specs" / "just-in-time.md"
+TRACES: Final = {
+    "Mooncake conversation": "mooncake_fast25_conversation.jsonl.zst",
+    "Azure code": "azure_llm_2023_code.csv.zst",
+    "Azure conversation": "azure_llm_2023_conv_first_half.csv.zst",
+    "ServeGen": "servegen_m-large_10rps.jsonl.zst",
+    "cancel mix": "own_cancel_mix.jsonl.zst",
+}
+SHIPPED: Final = {
+    "Mooncake conversation": "mooncake_conversation_head.jsonl.zst",
+    "ServeGen": "servegen_m-large_head.jsonl.zst",
+}
+DEVICES: Final = ("rngd-llama-3.1-8b", "fast")
+LOADS: Final = (0.3, 0.6, 0.9)
+NOISES: Final = (0, 5, 10, 20, 40)
+SHARES: Final = (0.1, 1.0, 10.0)
+TTFT_AIM: Final = 0.02
+TPOT_AIM: Final = 0.01
+
+Row = dict[str, Any]
+
+
+def profile_of(name: str, *, prune: bool) -> Profile:
+    """Return a device; to prune, as if it took a changed batch at the price of the fast one."""
+    profile = load_profile(name)
+    if not prune or profile.changed_batch.allowed.value:
+        return profile
+    return msgspec.structs.replace(profile, changed_batch=load_profile("fast").changed_batch)
+
+
+def run_row(trace: Trace, speed: float, key: Row) -> Row:
+    """Run the three loops and return the row of the table."""
+    profile = profile_of(key["device"], prune=key["prune"])
+    options = RunOptions(
+        trace=trace.name,
+        unchecked=True,
+        prune=key["prune"],
+        noise=key.get("noise", 0.0),
+        late_share=key.get("share", 1.0),
+    )
+    settings = replace(resolve(options, profile), pacing=Pacing("speed", speed))
+    scene = set_up(trace, settings, profile, None)
+    row: Row = dict(key)
+    for loop in (EAGER, OVERLAP, JUST_IN_TIME):
+        record = run_loop(scene, loop)
+        metrics = measure(record)
+        row[loop.name] = {
+            "ttft": [at(metrics.ttft, 50), at(metrics.ttft, 99)],
+            "tpot": at(metrics.tpot, 50),
+            "wasted": record.wasted_eos.rows + record.wasted_cancel.rows,
+            "exposed": record.exposed_preparations / max(record.preparations, 1),
+            "margin": record.margin_ppm,
+            "overloaded": metrics.overloaded,
+        }
+    return row
+
+
+def at(figures: Distribution | None, percent: int) -> float:
+    """Return a percentile in ms."""
+    return 0.0 if figures is None else figures.at(percent) / 1e6
+
+
+def keys(limit: int) -> Iterator[Row]:
+    """Yield what identifies each row, in the order of the tables."""
+    for device in DEVICES:
+        for trace in TRACES:
+            for load in LOADS:
+                for prune in (False, True):
+                    yield {
+                        "trace": trace,
+                        "device": device,
+                        "limit": limit,
+                        "load": load,
+                        "prune": prune,
+                    }
+    steady = {"trace": "ServeGen", "device": DEVICES[0], "limit": limit, "load": 0.6}
+    for noise in NOISES:
+        yield {**steady, "prune": False, "noise": float(noise)}
+    for share in SHARES:
+        yield {**steady, "prune": False, "noise": 20.0, "share": share}
+
+
+def collect(folder: Path, limit: int, kept: Path | None) -> list[Row]:
+    """Run every row that is not kept from an earlier call."""
+    rows: list[Row] = []
+    if kept is not None and kept.exists():
+        rows = [json.loads(line) for line in kept.read_text().splitlines()]
+    speeds: dict[tuple[str, str], tuple[Trace, Fraction]] = {}
+    for key in keys(limit):
+        if any(key.items() <= row.items() and ident(row) == ident(key) for row in rows):
+            continue
+        name, device = key["trace"], key["device"]
+        if (name, device) not in speeds:
+            speeds[name, device] = capacity(folder, name, device, limit)
+        trace, speed = speeds[name, device]
+        row = run_row(trace, float(Fraction(str(key["load"])) * speed), key)
+        rows.append(row)
+        if kept is not None:
+            with kept.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+def ident(row: Row) -> tuple[Any, ...]:
+    """Return what tells the rows of the tables apart."""
+    names = ("trace", "device", "limit", "load", "prune", "noise", "share")
+    return tuple(row.get(name) for name in names)
+
+
+def capacity(folder: Path, name: str, device: str, limit: int) -> tuple[Trace, Fraction]:
+    """Return the requests, and the factor on their arrival rate that is load 1."""
+    path = folder / TRACES[name]
+    if not path.exists() and name in SHIPPED:
+        path = ROOT / "models" / "stepahead_models" / "data" / SHIPPED[name]
+    trace = read_trace(path).limit(limit)
+    profile = load_profile(device)
+    scene = set_up(trace, resolve(RunOptions(trace=name, unchecked=True), profile), profile, None)
+    rate = Fraction((len(trace) - 1) * 1_000_000_000, trace.span_ns)
+    return trace, measure_capacity(scene) / rate
+
+
+# -- tables -----------------------------------------------------------------------------------
+
+
+def main_table(rows: list[Row], device: str) -> list[str]:
+    """Return the table of one device."""
+    lines = [
+        (
+            "| trace | load | dead rows | TTFT p50 ms eager | overlap | just-in-time | change "
+            "| TTFT p99 ms eager | overlap | just-in-time | change | TPOT p50 ms eager | overlap "
+            "| just-in-time | to overlap | wasted rows overlap | just-in-time | exposed % | aim |"
+        ),
+        "|---|---:|---|" + "---:|" * 15 + "---|",
+    ]
+    for row in rows:
+        if row["device"] != device or "noise" in row:
+            continue
+        eager, overlap, late = (row[loop.name] for loop in (EAGER, OVERLAP, JUST_IN_TIME))
+        cells = [row["trace"], str(row["load"]), "dropped" if row["prune"] else "masked"]
+        for place in (0, 1):
+            times = [run["ttft"][place] for run in (eager, overlap, late)]
+            cells += [*(digits(time) for time in times), change(times[0], times[2])]
+        times = [run["tpot"] for run in (eager, overlap, late)]
+        cells += [*(digits(time) for time in times), change(times[1], times[2])]
+        cells += [str(overlap["wasted"]), str(late["wasted"]), f"{100 * late['exposed']:.2f}"]
+        cells.append(aim(row))
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def aim(row: Row) -> str:
+    """Say whether the aim is met, or which part of it is not."""
+    eager, overlap, late = (row[loop.name] for loop in (EAGER, OVERLAP, JUST_IN_TIME))
+    if any(run["overloaded"] for run in (eager, overlap, late)):
+        return "overloaded"
+    missed = [
+        f"TTFT p{percent}"
+        for place, percent in enumerate((50, 99))
+        if late["ttft"][place] > eager["ttft"][place] * (1 + TTFT_AIM)
+    ]
+    if late["tpot"] > overlap["tpot"] * (1 + TPOT_AIM):
+        missed.append("TPOT")
+    if row["prune"] and late["wasted"]:
+        missed.append("wasted rows")
+    return "no: " + ", ".join(missed) if missed else "met"
+
+
+def noise_tables(rows: list[Row]) -> list[str]:
+    """Return the table of exposed preparation against margin, by noise and by late share."""
+    lines = [
+        (
+            "| noise ± % | late share % | margin at the end % | exposed % of preparations "
+            "| TPOT p50 to overlap | TTFT p50 to eager | TTFT p99 to eager |"
+        ),
+        "|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in rows:
+        if "noise" not in row:
+            continue
+        eager, overlap, late = (row[loop.name] for loop in (EAGER, OVERLAP, JUST_IN_TIME))
+        cells = [
+            f"{row['noise']:g}",
+            f"{row.get('share', 1.0):g}",
+            f"{late['margin'] / 10_000:.2f}",
+            f"{100 * late['exposed']:.2f}",
+            change(overlap["tpot"], late["tpot"]),
+            change(eager["ttft"][0], late["ttft"][0]),
+            change(eager["ttft"][1], late["ttft"][1]),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def digits(time: float) -> str:
+    """Return a time in ms with about four digits."""
+    return f"{time:.0f}" if time >= 1000 else f"{time:.1f}" if time >= 100 else f"{time:.2f}"  # noqa: PLR2004 # ms
+
+
+def change(before: float, after: float) -> str:
+    """Return the relative change in percent."""
+    return f"{100 * (after / before - 1):+.1f} %" if before else "-"
+
+
+def put(page: str, name: str, lines: list[str]) -> str:
+    """Return the page with a table between its marks."""
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
+    head, rest = page.split(begin)
+    return head + begin + "\n" + "\n".join(lines) + "\n\n" + end + rest.split(end)[1]
+
+
+def main() -> None:
+    """Run everything and print or write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("traces", type=Path)
+    parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    rows = collect(options.traces, options.limit, options.rows)
+    tables = {device: main_table(rows, device) for device in DEVICES}
+    tables["noise"] = noise_tables(rows)
+    for lines in tables.values():
+        print("\n".join(lines), "\n")
+    if options.write:
+        page = PAGE.read_text(encoding="utf-8")
+        for name, lines in tables.items():
+            page = put(page, name, lines)
+        PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Rivals side by side where they are installed; where not, that is said and none is compared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+_SCRIPT: Final = Path(__file__).with_name("vllm_steps.py")
+
+
+class VllmSteps:
+    """Measures steps of vLLM's scheduler in a process of another interpreter.
+
+    Args:
+        interpreter: one that may have vLLM; this one when None.
+    """
+
+    def __init__(self, interpreter: str | None) -> None:
+        self._process: Final = subprocess.Popen(
+            [interpreter or sys.executable, str(_SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        #: Name and version, or None where vLLM is not installed.
+        self.version: Final = self._answers.readline().strip() or None
+
+    def step_us(self, rows: int) -> float | None:
+        """Return the CPU time of a decode step in microseconds, or None without vLLM."""
+        if self.version is None:
+            return None
+        self._questions.write(f"{rows}\n")
+        self._questions.flush()
+        return float(self._answers.readline())
+
+    @property
+    def _questions(self) -> IO[str]:
+        return _pipe(self._process.stdin)
+
+    @property
+    def _answers(self) -> IO[str]:
+        return _pipe(self._process.stdout)
+
+    def __enter__(self) -> Self:
+        """Return this."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the process."""
+        self._questions.close()
+        self._process.wait()
+        self._answers.close()
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
+        raise RuntimeError("the process was started without pipes")
+    return stream

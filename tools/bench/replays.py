@@ -1,0 +1,96 @@
+"""What a replay costs as a whole process: start-up, CPU time by length of the trace, memory.
+
+Each replay is one run of the command line in a process of its own, with the trace read, all metrics
+computed and the result written, so that nothing is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stepahead_models.traces import bundled_trace
+
+_KIB: Final = 1024
+#: The measured load: 16-token blocks x 65,536, 8,192 tokens and 256 rows per batch, half the rate.
+SETTINGS: Final = (
+    "--device", "fast", "--speed", "0.5", "--num-blocks", "65536", "--block-size", "16",
+    "--max-num-batched-tokens", "8192", "--max-concurrency", "256",
+)  # fmt: skip
+LOOPS: Final = ("eager", "overlap", "just-in-time")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a process has used: CPU seconds (user and system) and the most memory, in bytes."""
+
+    cpu_s: float
+    memory: int
+
+
+def measured(arguments: Sequence[str]) -> Process:
+    """Run this interpreter with ``arguments`` and return what it used.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    child = os.posix_spawn(
+        sys.executable,
+        [sys.executable, *arguments],
+        os.environ,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
+    )
+    _, status, usage = os.wait4(child, 0)
+    if status:
+        raise RuntimeError(f"{' '.join(arguments)} ended with status {status}")
+    return Process(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * _KIB)
+
+
+def replay(trace: Path, loop: str, *more: str) -> Process:
+    """Replay a trace under one loop in a process of its own."""
+    command = ("-m", "stepahead_tools", "replay", str(trace), "--loop", loop, *SETTINGS)
+    return measured((*command, "--json", os.devnull, *more))
+
+
+def import_kernel() -> Process:
+    """Start Python and import the kernel."""
+    return measured(("-c", "import stepahead"))
+
+
+def start_command() -> Process:
+    """Start the command line and let it replay a few requests."""
+    return replay(bundled_trace(), "eager", "--limit", "20")
+
+
+def repeated(trace: Path, requests: int, target: Path) -> Path:
+    """Write a Mooncake trace of ``requests`` requests: the given one, over and over, in time.
+
+    The content of each repetition is new, as its hash ids are, so that the cache helps as before.
+    """
+    if trace.suffix == ".zst":
+        from zstandard import ZstdDecompressor  # noqa: PLC0415 # only for such a trace
+
+        with trace.open("rb") as file:
+            text = ZstdDecompressor().stream_reader(file).read().decode()
+    else:
+        text = trace.read_text(encoding="utf-8")
+    lines = [msgspec.json.decode(line) for line in text.splitlines()]
+    span = lines[-1]["timestamp"] + lines[-1]["timestamp"] // len(lines)
+    ids = 1 + max(max(line["hash_ids"]) for line in lines)
+    with target.open("wb") as out:
+        for number in range(requests):
+            turn, place = divmod(number, len(lines))
+            line = lines[place]
+            again = {
+                **line,
+                "timestamp": line["timestamp"] + turn * span,
+                "hash_ids": [ident + turn * ids for ident in line["hash_ids"]],
+            }
+            out.write(msgspec.json.encode(again) + b"\n")
+    return target

@@ -176,7 +176,7 @@ def resolve(options: RunOptions, profile: Profile, config: EngineConfig | None =
         write_through_threshold=offload.write_through_threshold,
         write_back=offload.write_back,
         layerwise_reload=offload.overlap_l2_reload,
-        remote=remote(options) if config.l3_enabled else None,
+        remote=remote(options, scheduler) if config.l3_enabled else None,
         order=WaitingOrder.PRIORITY if by_priority else WaitingOrder.FIRST_COME_FIRST_SERVED,
         preference=(
             BatchPreference.PREFILL_FIRST if prefill_first else BatchPreference.DECODE_FIRST
@@ -221,12 +221,17 @@ def host_pages(scheduler: SchedulerConfig, num_blocks: int, block_bytes: int) ->
     return budget // block_bytes
 
 
-def remote(options: RunOptions) -> RemoteSettings:
+def remote(options: RunOptions, scheduler: SchedulerConfig) -> RemoteSettings:
     """Return how the remote store behaves.
 
     Raises:
-        OptionError: a value is out of range.
+        OptionError: a value is out of range, or there is no prefix cache above the store.
     """
+    if not scheduler.prefix_cache_config.enabled:
+        raise OptionError(
+            "the remote KV cache (L3) holds blocks of the prefix cache (L1), which is off; leave "
+            "out --no-enable-prefix-caching, or set l3_enabled to false"
+        )
     if not 0 < options.remote_gb_per_s < math.inf:
         raise OptionError(
             f"--remote-gb-per-s {options.remote_gb_per_s:g} is out of range; give a number above 0"

@@ -1,4 +1,4 @@
-"""A tiny trace with every kind of end, and a record in which a test states only what it needs."""
+"""A tiny trace with every kind of end, a record of what a test states, configurations."""
 
 import json
 from collections.abc import Callable
@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner, Result
 
 from stepahead_models.record import RunRecord, Waste
+from stepahead_tools.__main__ import app
 
 PER_REQUEST = (
     "arrivals_ns",
@@ -66,3 +68,39 @@ def make_record() -> Callable[..., RunRecord]:
         return RunRecord(**columns)
 
     return make
+
+
+@pytest.fixture
+def checked() -> Callable[..., Result]:
+    """Return a function that checks a configuration of replay without running anything."""
+
+    def check(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["replay", "demo", *arguments, "--print-config"])
+
+    return check
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a configuration and returns its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "engine.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a function that writes a device with a model of another kind."""
+    packaged = Path(__file__).parents[2] / "models/stepahead_models/data/profiles/fast.toml"
+
+    def write(kind: str) -> Path:
+        path = tmp_path / f"{kind}.toml"
+        text = packaged.read_text(encoding="utf-8")
+        path.write_text(text.replace('"text-generation"', f'"{kind}"'), encoding="utf-8")
+        return path
+
+    return write

@@ -133,7 +133,7 @@ class Emissions:
 
     def out(self, column: Ints) -> Ints:
         """Return the times of emissions given by number; -1 for those below 0."""
-        times = np.array(self.times, dtype=np.int64)
+        times = np.frombuffer(self.times, dtype=np.int64)
         if not len(times):
             return np.full(len(column), -1, dtype=np.int64)
         return np.where(column >= 0, times[column], -1)

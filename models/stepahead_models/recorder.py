@@ -202,8 +202,9 @@ class Recorder:
         lasts[requests] = emissions.last[handles]
         checksums = np.zeros(self._count, dtype=np.uint64)
         checksums[requests] = emissions.checksums[handles]
-        starts = np.array(self._starts, dtype=np.int64)
-        ends = np.array(self._step_ends, dtype=np.int64)
+        # Views, not copies: a long run has millions of steps.
+        starts = np.frombuffer(self._starts, dtype=np.int64)
+        ends = np.frombuffer(self._step_ends, dtype=np.int64)
         batches, rows, tokens, live, gaps = self._expanded(starts, ends)
         return RunRecord(
             arrivals_ns=self._arrivals,
@@ -223,7 +224,7 @@ class Recorder:
             step_tokens=tokens,
             step_live_rows=live,
             step_gaps_ns=gaps,
-            emission_times_ns=np.array(emissions.times, dtype=np.int64),
+            emission_times_ns=np.frombuffer(emissions.times, dtype=np.int64),
             emission_tokens=emissions.counts(),
             segment_requests=owner[segments[0]],
             segment_firsts=segments[1],

@@ -18,7 +18,7 @@ from stepahead_tools.distribution import PERCENTILES, Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
-from stepahead_tools.settings import RemoteSettings
+from stepahead_tools.tiers import RemoteSettings
 
 SCHEMA: Final = 1
 DECIMALS: Final = 6
@@ -151,12 +151,7 @@ def run_figures(metrics: RunMetrics) -> dict[str, Json]:
         "discarded_npu_ms": milliseconds(record.discarded.npu_ns),
         "preemptions": record.counters["preemptions"],
         "recomputed_tokens": record.counters["recomputed_tokens"],
-        "prefix_queried_tokens": record.counters["queried_tokens"],
-        "prefix_hit_tokens": record.counters["hit_tokens"],
-        "prefix_hit_tokens_by_tier": hit_tokens_by_tier(record.counters),
-        "stored_blocks": record.counters["stored_blocks"],
-        "refused_stores": record.counters["refused_stores"],
-        "failed_transfers": record.counters["failed_transfers"],
+        **_cache(record.counters),
         "pending_block_s": seconds(record.pending_block_ns),
         "kv_peak_blocks": record.kv_blocks_max,
         "leaked_blocks": record.leaked_blocks,
@@ -248,4 +243,15 @@ def _remote(remote: RemoteSettings | None) -> dict[str, Json] | None:
         "latency_ns": remote.link.latency_ns,
         "miss_ppm": remote.miss_ppm,
         "failure_ppm": remote.failure_ppm,
+    }
+
+
+def _cache(counters: Mapping[str, int]) -> dict[str, Json]:
+    return {
+        "prefix_queried_tokens": counters["queried_tokens"],
+        "prefix_hit_tokens": counters["hit_tokens"],
+        "prefix_hit_tokens_by_tier": hit_tokens_by_tier(counters),
+        "stored_blocks": counters["stored_blocks"],
+        "refused_stores": counters["refused_stores"],
+        "failed_transfers": counters["failed_transfers"],
     }

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stepahead import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
-from stepahead_models.dma import DmaChannel
-from stepahead_models.product import EngineConfig, SchedulerConfig
+from stepahead_models.product import EngineConfig
 from stepahead_models.profiles import Profile
 from stepahead_models.traces import Ends
 from stepahead_tools.engine_options import OrderChoice, PreferChoice
@@ -21,6 +20,7 @@ from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, SingleToken
 from stepahead_tools.options import RunOptions
 from stepahead_tools.pacing import Kind, Pacing
+from stepahead_tools.tiers import RemoteSettings, host_pages, remote
 
 #: Size of the tokenizer of Llama 3.1, and its end-of-turn token.
 VOCAB_SIZE: Final = 128_256
@@ -30,25 +30,8 @@ DEMO: Final = "demo"
 DEMO_LOAD: Final = 0.6
 
 _OBJECTIVES: Final = ("ttft", "tpot", "e2el")
-_BYTES_PER_GB: Final = 1_000_000_000
-_NS_PER_US: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 _PPM_PER_PERCENT: Final = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteSettings:
-    """How the remote store behaves.
-
-    Args:
-        link: its latency and rate.
-        miss_ppm: blocks that it has lost when asked for them, in millionths.
-        failure_ppm: loads that fail, in millionths.
-    """
-
-    link: DmaChannel
-    miss_ppm: int
-    failure_ppm: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,64 +180,6 @@ def prunes(options: RunOptions, profile: Profile) -> bool:
     if options.prune is None:
         return changed.free()
     return options.prune and changed.allowed.value
-
-
-def host_pages(scheduler: SchedulerConfig, num_blocks: int, block_bytes: int) -> int:
-    """Return how many KV blocks the host cache (L2) holds, 0 where it is off.
-
-    Raises:
-        OptionError: its budget does not hold a block, or there is no prefix cache above it.
-    """
-    budget = scheduler.kv_offload_config.host_bytes(num_blocks * block_bytes)
-    if not scheduler.kv_offload_config.enabled:
-        return 0
-    if not scheduler.prefix_cache_config.enabled:
-        raise OptionError(
-            "the host KV cache (L2) holds blocks of the prefix cache (L1), which is off; leave out "
-            "--no-enable-prefix-caching or the host budget"
-        )
-    if budget < block_bytes:
-        raise OptionError(
-            f"the host budget of {budget} bytes holds no KV block of {block_bytes} bytes; give "
-            "more, or a smaller --block-size"
-        )
-    return budget // block_bytes
-
-
-def remote(options: RunOptions, scheduler: SchedulerConfig) -> RemoteSettings:
-    """Return how the remote store behaves.
-
-    Raises:
-        OptionError: a value is out of range, or there is no prefix cache above the store.
-    """
-    if not scheduler.prefix_cache_config.enabled:
-        raise OptionError(
-            "the remote KV cache (L3) holds blocks of the prefix cache (L1), which is off; leave "
-            "out --no-enable-prefix-caching, or set l3_enabled to false"
-        )
-    if not 0 < options.remote_gb_per_s < math.inf:
-        raise OptionError(
-            f"--remote-gb-per-s {options.remote_gb_per_s:g} is out of range; give a number above 0"
-        )
-    if not 0 <= options.remote_latency_us < math.inf:
-        raise OptionError(
-            f"--remote-latency-us {options.remote_latency_us:g} is out of range; give a number of "
-            "at least 0"
-        )
-    for flag, share in (
-        ("--remote-miss", options.remote_miss),
-        ("--remote-failure", options.remote_failure),
-    ):
-        if not 0 <= share <= 100:  # noqa: PLR2004 - percent
-            raise OptionError(f"{flag} {share:g} is out of range; give a percentage from 0 to 100")
-    return RemoteSettings(
-        link=DmaChannel(
-            bytes_per_s=options.remote_gb_per_s * _BYTES_PER_GB,
-            latency_ns=round(options.remote_latency_us * _NS_PER_US),
-        ),
-        miss_ppm=round(options.remote_miss * _PPM_PER_PERCENT),
-        failure_ppm=round(options.remote_failure * _PPM_PER_PERCENT),
-    )
 
 
 def pacing(options: RunOptions) -> Pacing:

@@ -16,6 +16,7 @@ from stepahead_tools.distribution import Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
+from stepahead_tools.settings import Settings
 
 _NS_PER_MS = 1_000_000
 _NS_PER_S = 1_000_000_000
@@ -67,6 +68,26 @@ def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, st
             f"{settings.preference.value}, {settings.order.value}"
         ),
     )
+    yield from _caches(settings)
+    if settings.prune:
+        dead = "dropped before the dispatch"
+    elif scene.profile.changed_batch.allowed.value:
+        dead = "masked"
+    else:
+        dead = "masked, since the device takes no changed batch"
+    yield "dead rows", dead
+    if any(loop.timing is SelectionTiming.JUST_IN_TIME for loop in loops):
+        yield (
+            "timing",
+            (
+                f"at most {settings.late_share_ppm / 10_000:g} % of preparations late, late "
+                f"joiners {'on' if settings.late_joiners else 'off'}"
+            ),
+        )
+    yield "loops", ", ".join(f"{loop.name} (lookahead {loop.lookahead})" for loop in loops)
+
+
+def _caches(settings: Settings) -> Iterator[tuple[str, str]]:
     yield (
         "KV",
         (
@@ -85,21 +106,6 @@ def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, st
                 f"{'layer by layer' if settings.layerwise_reload else 'before the request runs'}"
             ),
         )
-    if settings.prune:
-        dead = "dropped before the dispatch"
-    elif scene.profile.changed_batch.allowed.value:
-        dead = "masked"
-    else:
-        dead = "masked, since the device takes no changed batch"
-    yield "dead rows", dead
-    if any(loop.timing is SelectionTiming.JUST_IN_TIME for loop in loops):
-        yield (
-            "timing",
-            (
-                f"at most {settings.late_share_ppm / 10_000:g} % of preparations late, late "
-                f"joiners {'on' if settings.late_joiners else 'off'}"
-            ),
-        )
     if settings.remote is not None:
         link = settings.remote.link
         yield (
@@ -110,7 +116,6 @@ def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, st
                 f"{settings.remote.failure_ppm / 10_000:g} % of loads fail; eager only"
             ),
         )
-    yield "loops", ", ".join(f"{loop.name} (lookahead {loop.lookahead})" for loop in loops)
 
 
 def show_configuration(console: Console, scene: Scene, loops: Sequence[Loop]) -> None:

@@ -28,7 +28,7 @@ SAMPLE = (
     "clients-are-served-before-the-device",
 )
 #: Found only where many things happen in an unlikely order, so by the explorer.
-RARE = ("whoever-lets-go-last-does-not-wait", "the-line-of-free-blocks-takes-a-block-twice")
+RARE = ("whoever-lets-go-last-does-not-wait",)
 
 
 def test_the_museum_is_large_and_every_exhibit_is_labelled() -> None:
@@ -72,7 +72,7 @@ def test_a_mutant_lives_in_every_caller_and_dies_with_the_block() -> None:
 
 def test_random_walks_find_nothing_in_the_sound_kernel() -> None:
     """What the hunt says about a mutant it must not say about the kernel."""
-    failures = [play(draw(Random(seed))) for seed in range(10_000, 10_060)]  # noqa: S311
+    failures = [play(draw(Random(seed))) for seed in range(10_000, 10_040)]  # noqa: S311
     assert [failure.story for failure in failures if failure is not None] == []
 
 

@@ -78,11 +78,16 @@ class Cell:
     @contextmanager
     def alive(self) -> Generator[None]:
         """Let the declaration have this cell inside the ``with`` block."""
+        row = _rows(self.machine)[self.state]
+        sound = dict(row)
         self._write(self.after)
         try:
             yield
         finally:
             self._write(self.before)
+            # Also in the order of the declaration, which the sentences of errors follow.
+            row.clear()
+            row.update(sound)
 
     def _write(self, after: Enum | None) -> None:
         rows = _rows(self.machine)

@@ -1,0 +1,143 @@
+"""`stepahead advise`: which loop to use on a load, for how much goodput, and why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from stepahead_models.profiles import load_profile
+from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_tools.advice import Advice, advice_document, show_advice
+from stepahead_tools.advise_options import AdviseOptions, VaryChoice
+from stepahead_tools.break_even import (
+    CANCEL_PERCENTS,
+    CPU_FACTORS,
+    OUTPUT_FACTORS,
+    cancel_scan,
+    cpu_scan,
+    output_scan,
+)
+from stepahead_tools.errors import OptionError
+from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
+from stepahead_tools.progress import ProgressBar
+from stepahead_tools.results import encode
+from stepahead_tools.runs import measure_capacity, set_up
+from stepahead_tools.search import Place, best_point, points_max, try_point
+from stepahead_tools.service_levels import preset, service_levels
+from stepahead_tools.session import STANDARD_OUTPUT
+from stepahead_tools.settings import DEMO, resolve
+
+_LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
+_FIXED: Final = (
+    "speed", "load", "rate", "concurrency", "lookahead", "enable_overlap_scheduling", "journal",
+    "check", "print_config", "config",
+)  # fmt: skip
+#: Where the loops are compared when no load holds what is asked for.
+_FALLBACK: Final = {VaryChoice.LOAD: 0.6, VaryChoice.CONCURRENCY: 16.0}
+
+
+@dataclass(slots=True)
+class _Count:
+    """Points tried so far, shown."""
+
+    show: Callable[[int], None]
+    done: int = 0
+
+    def __call__(self) -> None:
+        self.done += 1
+        self.show(self.done)
+
+
+def advise(options: AdviseOptions) -> None:
+    """Search, scan, print the advice, and write it as JSON where asked for.
+
+    Raises:
+        OptionError, TraceError, DeviceModelError, OSError: what was asked for cannot run.
+    """
+    place = _place(options)
+    scans = len(CPU_FACTORS) + len(OUTPUT_FACTORS) + len(CANCEL_PERCENTS)
+    total = len(_LOOPS) * (points_max(place) + 1 + scans)
+    with ProgressBar("simulated runs", total) as bar:
+        count = _Count(bar)
+        found = {loop: best_point(place, loop, count) for loop in _LOOPS}
+        best = {loop.name: point for loop, (point, _) in found.items()}
+        eager = best[EAGER.name]
+        load = _FALLBACK[options.vary] if eager is None else eager.load
+        same = {loop.name: try_point(place, loop, load) for loop in _LOOPS}
+        advice = Advice(
+            place=place,
+            best=best,
+            tried={loop.name: points for loop, (_, points) in found.items()},
+            load=load,
+            same=same,
+            cpu=list(cpu_scan(place, _LOOPS, load, count)),
+            outputs=list(output_scan(place, _LOOPS, load, count)),
+            cancels=list(cancel_scan(place, _LOOPS, load, count)),
+        )
+    show_advice(Console(quiet=options.json == STANDARD_OUTPUT), advice)
+    if options.json == STANDARD_OUTPUT:
+        sys.stdout.write(encode(advice_document(advice)))
+    elif options.json is not None:
+        options.json.write_text(encode(advice_document(advice)), encoding="utf-8", newline="\n")
+
+
+def _place(options: AdviseOptions) -> Place:
+    """Read the trace and the options, and measure the capacity."""
+    given = [name for name in _FIXED if getattr(options, name) not in (None, False)]
+    if given:
+        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise OptionError(
+            f"advise chooses loads and loops itself and takes no {flags}; leave that out, or use "
+            "compare"
+        )
+    if options.seeds < 1:
+        raise OptionError(f"--seeds {options.seeds} is out of range; give 1 or more")
+    if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
+        raise OptionError(
+            f"--json {options.json} cannot be written: there is no folder {options.json.parent}, "
+            "or it is a folder itself; give a file in a folder that exists"
+        )
+    goodput, levels = list(options.goodput or ()), list(options.slo or ())
+    if options.preset is not None:
+        if goodput or levels:
+            raise OptionError(
+                f"--preset {options.preset} sets objectives and service levels; leave out "
+                "--goodput and --slo, or give them without a preset"
+            )
+        goodput, levels = preset(options.preset)
+    if not goodput:
+        raise OptionError(
+            "advise needs objectives to judge requests by; give --goodput, for example "
+            "--goodput ttft:500 tpot:30, or --preset"
+        )
+    profile = load_profile(options.device)
+    # Times do not depend on token values, so nothing is lost by leaving them out.
+    chosen = replace(options, goodput=goodput, unchecked=True)
+    settings = resolve(chosen, profile)
+    path = bundled_trace() if options.trace == DEMO else Path(options.trace)
+    trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
+    trace = trace if settings.limit is None else trace.limit(settings.limit)
+    clients = options.vary is VaryChoice.CONCURRENCY
+    if not (clients or options.poisson or trace.span_ns):
+        raise OptionError(
+            f"all requests of trace {trace.name!r} arrive at once, so there are no times to "
+            "scale; add --poisson or --vary concurrency"
+        )
+    with ProgressBar("capacity", len(trace)) as progress:
+        unpaced = replace(settings, pacing=replace(settings.pacing, kind="recorded"))
+        capacity = measure_capacity(set_up(trace, unpaced, profile, None), progress)
+    return Place(
+        trace=trace,
+        profile=profile,
+        settings=unpaced,
+        capacity_per_s=capacity,
+        poisson=options.poisson and not clients,
+        clients=clients,
+        seeds=options.seeds,
+        levels=service_levels(levels),
+    )

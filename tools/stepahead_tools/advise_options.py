@@ -1,0 +1,70 @@
+"""Options of `stepahead advise`: those of a run, and what is asked of the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from stepahead_tools.options import RunOptions
+
+_ADVICE = "What is asked for"
+
+
+class VaryChoice(StrEnum):
+    """What is searched over."""
+
+    LOAD = "load"
+    CONCURRENCY = "concurrency"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviseOptions(RunOptions):
+    """What `advise` takes."""
+
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Take the first N requests only.", rich_help_panel=_ADVICE),
+    ] = 300
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME_PN:MS ...",
+            help="What must hold for a whole run, in ms, for example: ttft_p99:500 tpot_p90:40. "
+            "Loads at which it does not are left out.",
+            rich_help_panel=_ADVICE,
+        ),
+    ] = None
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Objectives and p99 of an MLPerf server scenario by name, for example "
+            "llama3.1-8b-interactive; an unknown name prints all of them.",
+            rich_help_panel=_ADVICE,
+        ),
+    ] = None
+    vary: Annotated[
+        VaryChoice,
+        typer.Option(
+            help="Search over the rate of arrivals, or over the clients of a closed loop.",
+            rich_help_panel=_ADVICE,
+        ),
+    ] = VaryChoice.LOAD
+    poisson: Annotated[
+        bool,
+        typer.Option(
+            "--poisson",
+            help="Draw random arrivals instead of scaling the recorded ones.",
+            rich_help_panel=_ADVICE,
+        ),
+    ] = False
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Runs per point where the load is random; the table then shows 95 % intervals.",
+            rich_help_panel=_ADVICE,
+        ),
+    ] = 3

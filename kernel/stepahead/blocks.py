@@ -77,7 +77,10 @@ class BlockPool:
         self._tail = 2 * num_blocks
         self._layout = 0
         self.available = num_blocks
+        # Waiting blocks in order of release, each at most once; those hit meanwhile drop out when
+        # the next fence passes.
         self.pending: list[Ints] = []
+        self._listed: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.pending_count = 0
         self.passed = 0
         self.releases = 0
@@ -156,13 +159,20 @@ class BlockPool:
         waits = self.fence[loose] > self.passed
         waiting = int(np.count_nonzero(waits))
         if waiting:
-            self.pending.append(loose[waits])
-            self.pending_count += waiting
+            self._wait(loose[waits])
             self._append(loose[~waits])
         else:
             self._append(loose)
         self.releases += 1
         return len(loose)
+
+    def _wait(self, blocks: Ints) -> None:
+        """Let blocks wait for their fences; one that was hit meanwhile is listed already."""
+        self.pending_count += len(blocks)
+        new = blocks[self._listed[blocks] == 0]
+        if len(new):
+            self._listed[new] = 1
+            self.pending.append(new)
 
     def pass_fence(self, passed: int) -> None:
         """Every batch up to ``passed`` is back: blocks that waited for them may be used again."""
@@ -171,13 +181,16 @@ class BlockPool:
             return
         still: list[Ints] = []
         for blocks in self.pending:
+            self._listed[blocks] = 0
             loose = blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]
             ready = self.fence[loose] <= passed
             freed = int(np.count_nonzero(ready))
             self._append(loose[ready])
             self.pending_count -= freed
             if freed < len(loose):
-                still.append(loose[~ready])
+                kept = loose[~ready]
+                self._listed[kept] = 1
+                still.append(kept)
         self.pending = still
         self.releases += 1
 
@@ -225,8 +238,7 @@ class BlockPool:
         loose = self.references[blocks] == 0
         waits = loose & (self.fence[blocks] > self.passed)
         if waits.any():
-            self.pending.append(blocks[waits])
-            self.pending_count += int(waits.sum())
+            self._wait(blocks[waits])
         home = loose & ~waits & (receipt.queued_at != _HOLE) & (receipt.layout == self._layout)
         self._return_home(blocks[home], receipt.queued_at[home])
         self._append(blocks[loose & ~waits & ~home][::-1])
@@ -308,4 +320,5 @@ class BlockPool:
         self.pending = list(saved.pending)
 
     def _arrays(self) -> tuple[Ints, ...]:
-        return self.references, self.key, self.fence, self.uses, self._queue, self._position
+        whole = self.references, self.key, self.fence, self.uses, self._listed
+        return *whole, self._queue, self._position

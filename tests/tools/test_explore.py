@@ -79,10 +79,10 @@ def test_every_bound_can_be_set_from_the_command_line() -> None:
         *("--requests", "1", "--blocks", "3", "--tokens", "2", "--prompts", "2,1", "--rows", "1"),
         *("--priorities", "1,0", "--lookahead", "2", "--block-size", "2", "--budget", "4"),
         *("--row-tokens", "1", "--prefill-first", "--caching", "--prune"),
-        *("--refusals", "--failures", "--seconds-max", "60"),
+        *("--refusals", "--failures", "--pauses", "--seconds-max", "60"),
     )
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines()[0] == (
         "1 requests; 3 blocks; 2 tokens; lookahead 2; prompts 2; priorities (1, 0); block size 2; "
-        "rows 1; budget 4; row tokens 1; prefill first; caching; prune; refusals; failures"
+        "rows 1; budget 4; row tokens 1; prefill first; caching; prune; refusals; failures; pauses"
     )

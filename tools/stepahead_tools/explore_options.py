@@ -10,7 +10,7 @@ import typer
 
 _BOUNDS = "Bounds (the search is complete within them)"
 _KERNEL = "Options of the kernel"
-_FAULTS = "Faults"
+_FAULTS = "Faults and operators"
 _SEARCH = "Search"
 
 
@@ -94,6 +94,14 @@ class ExploreOptions:
     failures: Annotated[
         bool,
         typer.Option("--failures", help="The device may fail.", rich_help_panel=_FAULTS),
+    ] = False
+    pauses: Annotated[
+        bool,
+        typer.Option(
+            "--pauses",
+            help="Somebody may ask for a pause, end it, or reset the cache.",
+            rich_help_panel=_FAULTS,
+        ),
     ] = False
     probe: Annotated[
         bool,

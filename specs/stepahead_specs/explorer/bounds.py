@@ -22,11 +22,14 @@ from stepahead.events import (
     BatchFailed,
     BatchPrepared,
     BatchRefused,
+    CacheResetRequested,
     Event,
     FailureScope,
     HostReady,
+    PauseRequested,
     RequestArrived,
     RequestCancelled,
+    ResumeRequested,
 )
 from stepahead.kernel import Kernel
 from stepahead.state import Snapshot
@@ -35,6 +38,12 @@ EOS: Final = 7
 #: What the device returns in rows whose request has ended; nobody may look at it.
 GARBAGE: Final = -1
 _TAGS: Final = 1000
+#: What somebody beside clients, host and device may want; nobody owes such a move either.
+_OPERATOR: Final[dict[type[Event], Event]] = {
+    PauseRequested: PauseRequested(at=0),
+    ResumeRequested: ResumeRequested(at=0),
+    CacheResetRequested: CacheResetRequested(at=0),
+}
 
 
 class Actor(Enum):
@@ -85,6 +94,7 @@ class Bounds:
         prune: rows whose request has ended are dropped before the dispatch.
         refusals: the host may refuse to build a batch.
         failures: the device may fail, one batch or altogether.
+        pauses: somebody may ask for a pause, end it, or ask to forget what is cached.
         leaps: the device may answer several steps at once where the kernel offers it.
     """
 
@@ -103,6 +113,7 @@ class Bounds:
     prune: bool = False
     refusals: bool = False
     failures: bool = False
+    pauses: bool = False
     leaps: bool = False
 
     def prompt(self, number: int) -> int:
@@ -171,6 +182,8 @@ def moves(kernel: Kernel, saved: Snapshot, bounds: Bounds, arrived: int) -> list
                 Move(Actor.FAULT, BatchFailed(batch_id=batch_id, scope=scope, at=0))
                 for scope in FailureScope
             )
+        elif bounds.pauses and kind in _OPERATOR:
+            found.append(Move(Actor.CLIENT, _OPERATOR[kind]))
         elif kind is RequestArrived and arrived < bounds.requests:
             found.append(Move(Actor.CLIENT, bounds.arrival(arrived)))
         elif kind is RequestCancelled:

@@ -191,7 +191,7 @@ class Search:
         self.graph.forms.append(form)
         self._look(saved, arrived)
         self.graph.arrivals.append((node.number, event))
-        self.graph.idle.append(kernel.idle())
+        self.graph.idle.append(_rests(saved))
         return _Node(number, saved, arrived, seen)
 
     def _keep_within_limits(self) -> None:
@@ -224,6 +224,13 @@ class Search:
                     self._fail(node, event, ["the event is refused and leaves a trace"])
             else:
                 self._fail(node, event, ["the event cannot have happened and is accepted"])
+
+
+def _rests(saved: Snapshot) -> bool:
+    """Tell whether nobody owes a move: nothing is outstanding, and nothing live or all paused."""
+    outstanding = len(saved.batches) > saved.filled
+    paused = saved.flags[0]
+    return not outstanding and (paused or not saved.stays)
 
 
 def retrace(options: Options, config: KernelConfig, events: Sequence[Event]) -> Journal:

@@ -120,6 +120,20 @@ def test_the_table_shows_hits_by_tier(chats: Path) -> None:
     assert "(L2)" not in plain
 
 
+def test_a_journal_with_copies_replays_to_the_same_digests(chats: Path, tmp_path: Path) -> None:
+    """Loads, stores and their ends are lines like others."""
+    path = tmp_path / "run.jsonl"
+    options = host(1_000, f"{OFFLOAD}-write-back", f"{OFFLOAD}-overlap-l2-reload")
+    compared(chats, *options, "--journal", str(path))
+    for loop in ("eager", "overlap"):
+        written = path.with_name(f"run.{loop}.jsonl")
+        for word in ("LoadBlocks", "StoreBlocks", "TransferDone"):
+            assert word in written.read_text(encoding="utf-8")
+        done = run("replay", str(written))
+        assert done.exit_code == 0, done.stderr
+        assert "events replayed: same commands, same digests." in done.stdout
+
+
 def test_the_remote_store_serves_the_eager_loop_alone(chats: Path) -> None:
     """A host too small for all chats loses what the remote store keeps."""
     options = host(12, f"{OFFLOAD}-write-back", "--l3-enabled", "--remote-latency-us", "5")
@@ -206,6 +220,13 @@ def test_the_tiers_reach_the_kernel() -> None:
             (
                 "the remote KV cache (L3) holds blocks of the prefix cache (L1), which is off; "
                 "leave out --no-enable-prefix-caching, or set l3_enabled to false"
+            ),
+        ),
+        (
+            {"experimental_kv_offload_host_memory_gb": 1.0, "check": True},
+            (
+                "--check cannot watch copies between the tiers of the KV cache; leave it out, or "
+                "the host budget and the remote cache"
             ),
         ),
         (

@@ -20,22 +20,19 @@ from stepahead_specs.conformance.history import (
     Fact,
     Prepared,
     Share,
-    State,
     Submitted,
 )
 from stepahead_specs.conformance.parts import Part, Scope, scope
+from stepahead_specs.conformance.states import account
 from stepahead_specs.goals import reached
 from stepahead_specs.invariants import Kind, Violation, violations
 from stepahead_specs.observation import Observation
 from stepahead_specs.records import (
     DISPATCHED,
     FILLED,
-    Account,
     Batch,
-    BlockAccount,
     Limits,
     Request,
-    RequestAccount,
     Row,
 )
 
@@ -107,7 +104,7 @@ class Judge:
                 self._completed(fact)
             case Drained():
                 pass
-        self._account(fact.state)
+        seen.before, seen.account = seen.account, account(seen, fact.state)
         found = violations(seen, Kind.ALWAYS, self.scope.rules)
         if isinstance(fact, Drained):
             found += violations(seen, Kind.EVENTUALLY, self.scope.rules)
@@ -297,50 +294,3 @@ class Judge:
         if part not in known:
             known.add(part)
             self.scope = scope(self.told, self.waived)
-
-    def _account(self, state: State | None) -> None:
-        if state is None:
-            self.seen.before, self.seen.account = self.seen.account, None
-            return
-        known = [request for request in self.seen.live() if request.handle not in state.held]
-        held = {**state.held, **{request.handle: () for request in known}}
-        self.seen.before = self.seen.account
-        self.seen.account = Account(
-            requests={handle: self._told(handle, held[handle], state) for handle in held},
-            batches={},
-            blocks=self._places(state),
-            queue=state.free,
-        )
-
-    def _told(self, handle: int, blocks: Sequence[int], state: State) -> RequestAccount:
-        request = self.seen.requests.get(handle)
-        rows = self.seen.rows_of(handle)
-        if rows:
-            derived = "dispatched" if rows[0][0].state == DISPATCHED else "prepared"
-        else:
-            derived = "filled" if blocks else "queued"
-        counts = (state.counts or {}).get(handle)
-        return RequestAccount(
-            handle=handle,
-            state=derived,
-            epoch=max(request.epoch, 0) if request is not None else 0,
-            known=counts.known if counts else 0,
-            scheduled=counts.scheduled if counts else 0,
-            settled=counts.settled if counts else 0,
-            intent="none",
-            seat=None,
-            blocks=tuple(blocks),
-        )
-
-    def _places(self, state: State) -> list[BlockAccount]:
-        held = {block for blocks in state.held.values() for block in blocks}
-        free = set(state.free)
-        counted = state.references or ()
-        return [
-            BlockAccount(
-                place="held" if block in held else "free" if block in free else "pending",
-                references=counted[block] if block < len(counted) else int(block in held),
-                key=None,
-            )
-            for block in range(self.seen.limits.num_blocks)
-        ]

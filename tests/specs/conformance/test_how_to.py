@@ -97,3 +97,16 @@ def test_a_waiver_needs_a_rule_and_a_reason(tmp_path: Path, waiver: str, sentenc
     """A waiver that waives nothing is refused with exit code 2."""
     code, printed = shown(tmp_path, f"stepahead check h.jsonl --waive {shlex.quote(waiver)}")
     assert (code, printed.strip()) == (2, sentence)
+
+
+def test_a_search_that_is_cut_short_is_not_called_complete(tmp_path: Path) -> None:
+    """Five runs are no proof, and the page does not claim one."""
+    code, printed = shown(
+        tmp_path,
+        "pytest -q -p stepahead_specs.conformance.plugin --stepahead-runs 5 "
+        "--stepahead-examples 1 --stepahead-adapter "
+        "stepahead_specs.conformance.examples.small_adapter:SmallAdapter",
+    )
+    assert code == 0
+    assert "Nothing was found, but not everything was run." in printed
+    assert printed.count("not complete: stopped after 5 runs") == 2

@@ -25,7 +25,8 @@ from stepahead_specs.conformance.judge import RECOMPUTED
 from stepahead_specs.conformance.kernel_adapter import KernelAdapter
 from stepahead_specs.conformance.machine import machine
 from stepahead_specs.conformance.parts import NEEDS, NEVER, Part, scope, unknown_rules
-from stepahead_specs.conformance.vllm_adapter import VllmAdapter, available
+from stepahead_specs.conformance.vllm_adapter import VllmAdapter
+from stepahead_specs.conformance.vllm_setup import available
 from stepahead_specs.goals import GOALS
 from stepahead_specs.invariants import INVARIANTS, InvariantViolated
 from stepahead_specs.records import Limits

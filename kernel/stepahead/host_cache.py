@@ -262,10 +262,9 @@ def expire(state: State) -> None:
     limit = state.config.load_deadline_ns
     if not limit or not state.ledger.open:
         return
-    for load in list(state.ledger.loads()):
+    for load in _timed(state):
         if state.now - load.issued_at >= limit:
             state.counters.expired_loads += 1
-            _void(state, load)
             state.ledger.give_up(load)
             state.steady = None
 
@@ -274,8 +273,18 @@ def next_deadline(state: State) -> int | None:
     """Return when the oldest load that somebody waits for expires, ns; None if none does."""
     if not state.config.load_deadline_ns:
         return None
-    issued = [load.issued_at for load in state.ledger.loads()]
+    issued = [load.issued_at for load in _timed(state)]
     return min(issued) + state.config.load_deadline_ns if issued else None
+
+
+def _timed(state: State) -> list[Transfer]:
+    """Return the loads that have a deadline: not those that a batch runs on.
+
+    Such a batch may be on the device, which waits for its layers whatever is decided here.
+    """
+    seated = (state.live.get(load.handle) for load in state.ledger.loads() if load.layerwise)
+    running = {stay.handle for stay in seated if stay is not None and stay.seat != NO_SEAT}
+    return [load for load in state.ledger.loads() if load.handle not in running]
 
 
 def _close(state: State, transfer: Transfer) -> None:

@@ -89,7 +89,9 @@ class Kernel:
             state.now = before
             raise
         if state.outbox:
-            answer.extend(state.outbox)
+            # What a batch is to run on is asked for before it; stores do not delay a dispatch.
+            first = isinstance(event, HostReady | Woke)
+            answer = [*state.outbox, *answer] if first else [*answer, *state.outbox]
             state.outbox.clear()
         # Last and after every event: whatever it was that left nothing outstanding ends the wait.
         answer.extend(report_pause(state))

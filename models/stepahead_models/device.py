@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepahead_models.cpu import CpuModel, CpuTerms
+from stepahead_models.dma import Dma
 from stepahead_models.noise import Noise
 from stepahead_models.npu import BatchShape, NpuModel
 from stepahead_models.profiles import Profile
@@ -35,6 +36,7 @@ class Device:
     Args:
         npu: the accelerator.
         cpu: the host thread.
+        dma: copies between KV memory and host memory, or None where there are none.
         npu_sampler: cost of sampling on the NPU, inside its step; None when the host samples.
         changed_batch: what the host pays more for a batch that it changes before the dispatch.
         npu_noise, cpu_noise: deviations by batch number, or None.
@@ -42,6 +44,7 @@ class Device:
 
     npu: NpuModel
     cpu: CpuModel
+    dma: Dma | None = None
     npu_sampler: CpuTerms | None = None
     changed_batch: CpuTerms = _FREE
     npu_noise: Noise | None = None

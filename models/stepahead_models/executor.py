@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.commands import DispatchBatch, PrepareBatch
+from stepahead.commands import DispatchBatch, LoadBlocks, PrepareBatch, StoreBlocks
 from stepahead.config import KernelConfig
 from stepahead.stretches import Repeat
 from stepahead_models.memory import KvMemory
@@ -23,6 +23,8 @@ from stepahead_models.tokens import HistoryHash, Ints, Prompts, Words
 
 _NEVER: Final = -2
 _PAD: Final = 0
+#: What a block or page reads as while a copy writes it.
+_SPOILT: Final = 0xBADC0DE
 
 
 @dataclass(slots=True)
@@ -38,6 +40,13 @@ class _Inputs:
     #: Rows that the NPU runs: all, but for those pruned at the dispatch.
     runs: NDArray[np.bool_]
     all_wait: bool
+
+    def leave_out(self, rows: NDArray[np.bool_]) -> None:
+        """Some rows compute nothing; they still stand in the batch and return a token."""
+        self.live = self.live & ~rows
+        self.waiting = self.waiting[~rows[self.waiting]]
+        self.others = [row for row in self.others if not rows[row]]
+        self.all_wait = self.all_wait and not rows.any()
 
 
 class Executor:
@@ -72,6 +81,10 @@ class Executor:
         width = -(-config.max_model_len // config.block_size) + 1
         self._seats: Final = SeatTables(width, min(config.max_concurrency, 64))
         self._memory: Final = KvMemory(config.num_blocks, config.block_size)
+        self._pages: Final = KvMemory(config.host_pages, config.block_size)
+        #: Blocks that a load is filling, and the rows whose prefix is checked once they ran on it.
+        self._loading: Final[set[int]] = set()
+        self._unchecked: Final[dict[int, list[int]]] = {}
         self._request_of: Final[dict[int, int]] = {}
         self._names: Final[dict[int, str]] = {}
         self._batches: Final[dict[int, _Inputs]] = {}
@@ -127,6 +140,7 @@ class Executor:
     def withdraw(self, batch_id: int) -> None:
         """The batch was refused or abandoned; it never runs."""
         inputs = self._batches.pop(batch_id)
+        self._unchecked.pop(batch_id, None)
         self._seats.withdraw(inputs.command)
         if self._sanitizer is not None:
             self._sanitizer.withdraw(inputs.command)
@@ -151,6 +165,8 @@ class Executor:
         """Run a dispatched batch; return the sampled tokens, shape ``(1, sampling rows)``."""
         inputs = self._batches.pop(batch_id)
         command = inputs.command
+        if self._unchecked:
+            self._check_late(inputs)
         if inputs.all_wait:
             sampled = self._decode(inputs, command.seats, command.positions, inputs.tokens)
         else:
@@ -172,6 +188,53 @@ class Executor:
         inputs = self._batches.pop(batch_id)
         if self._sanitizer is not None:
             self._sanitizer.complete(inputs.command.seats[inputs.runs])
+
+    # -- transfers ----------------------------------------------------------------------------
+
+    def spoil(self, command: LoadBlocks | StoreBlocks) -> None:
+        """A copy has begun: what it writes cannot be read until it is complete."""
+        if isinstance(command, StoreBlocks):
+            self._pages.replace(command.pages, _SPOILT)
+        else:
+            self._memory.replace(command.blocks, _SPOILT)
+            self._loading.update(command.blocks.tolist())
+
+    def load(self, command: LoadBlocks) -> None:
+        """Copy pages to blocks, as they are now."""
+        self._memory.replace(command.blocks, self._pages.whole(command.pages))
+        self._loading.difference_update(command.blocks.tolist())
+
+    def store(self, command: StoreBlocks) -> Words:
+        """Copy blocks to pages, as they are now; return their contents."""
+        contents = self._memory.whole(command.blocks)
+        self._pages.replace(command.pages, contents)
+        return contents
+
+    def fetch(self, command: LoadBlocks, contents: Words) -> None:
+        """Write what came from the remote store into the first blocks."""
+        if len(contents):
+            self._memory.replace(command.blocks[: len(contents)], contents)
+        self._loading.difference_update(command.blocks.tolist())
+
+    def lose(self, command: LoadBlocks | StoreBlocks) -> None:
+        """A copy has failed. Rows that run on such a reload mean nothing."""
+        if isinstance(command, StoreBlocks):
+            return
+        self._loading.difference_update(command.blocks.tolist())
+        if not command.layerwise:
+            return
+        for seat in np.flatnonzero(self._seats.handle == command.handle).tolist():
+            if command.blocks[0] in self._seats.held(seat):
+                for inputs in self._batches.values():
+                    inputs.leave_out(inputs.command.seats == seat)
+                if self._sanitizer is not None:
+                    self._sanitizer.void(seat)
+
+    def _check_late(self, inputs: _Inputs) -> None:
+        """Check the prefixes that were not there yet when the batch was prepared."""
+        for row in self._unchecked.pop(inputs.command.batch_id, []):
+            if self._sanitizer is not None and inputs.live[row]:
+                self._begin(self._sanitizer, inputs.command, row)
 
     # -- stretches ----------------------------------------------------------------------------
 
@@ -288,7 +351,7 @@ class Executor:
             token = int(self._model.sample(words[-1:])[0])
             if end - 1 == self._seats.eos_position[seat] and self._model.eos_token_id is not None:
                 token = self._model.eos_token_id
-        if sanitizer is not None:
+        if sanitizer is not None and inputs.live[row]:
             sanitizer.advance_chunk(command, row, words, token)
         return max(token, 0)
 
@@ -350,6 +413,10 @@ class Executor:
         if position:
             sums = self._prompt_sums(int(command.handles[row]))
             expected = sums[self._size - 1 : position : self._size] + np.uint64(state)
-            sanitizer.check_prefix(command, row, expected)
+            prefix = self._seats.held(int(command.seats[row]))[: len(expected)]
+            if self._loading and not self._loading.isdisjoint(prefix.tolist()):
+                self._unchecked.setdefault(command.batch_id, []).append(row)
+            else:
+                sanitizer.check_prefix(command, row, expected)
             state = int(expected[-1])
         sanitizer.begin(int(command.seats[row]), state)

@@ -19,6 +19,7 @@ from stepahead_models.record import NEVER
 from stepahead_models.recorder import Recorder
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
+from stepahead_models.transfer_engine import TransferEngine
 from stepahead_models.walk import Steady, walk
 
 _LEAP_TURNS_MAX: Final = 1 << 14
@@ -106,15 +107,17 @@ class Host:
         recorder: takes down what happened.
         facts: where the ends of jobs and device steps go.
         lookahead: the kernel's.
+        engine: the copy engines.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a machine
         self,
         device: Device,
         executor: ExecutorPort,
         recorder: Recorder,
         facts: Facts,
         lookahead: int,
+        engine: TransferEngine,
     ) -> None:
         self.time: Final = Timelines()
         #: Since when some request is live; only meaningful while one is.
@@ -124,6 +127,7 @@ class Host:
         self._recorder: Final = recorder
         self._facts: Final = facts
         self._lookahead: Final = lookahead
+        self._engine: Final = engine
         self._outstanding: Final[dict[int, _Outstanding]] = {}
         self._dispatched: _Outstanding | None = None
 
@@ -153,7 +157,11 @@ class Host:
             batch.shape = _without(batch.command, command.live)
         time.work(device.fill_ns(rows - pruned, command.batch_id, pruned))
         before = time.npu_end
-        span = time.run_npu(device.step_ns(batch.shape, command.batch_id))
+        duration = device.step_ns(batch.shape, command.batch_id)
+        if self._engine.busy:
+            handles = batch.command.handles[command.live]
+            duration += self._engine.exposed_ns(handles, time.host_free_at, duration)
+        span = time.run_npu(duration)
         gap = span[0] - max(before, self.live_since) if before >= 0 else NEVER
         self._recorder.dispatch(batch.command, command, span, gap, batch.shape.tokens)
         self._dispatched = batch

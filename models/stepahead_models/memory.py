@@ -42,6 +42,14 @@ class KvMemory:
         words: Words = self._blocks[blocks, self.block_size - 1]
         return words
 
+    def whole(self, blocks: Ints) -> Words:
+        """Return a copy of the words of whole blocks, shape ``(blocks, block_size)``."""
+        return self._blocks[blocks]
+
+    def replace(self, blocks: Ints, contents: Words | int) -> None:
+        """Write whole blocks; ``contents`` has shape ``(blocks, block_size)`` or is one word."""
+        self._blocks[blocks] = contents
+
     def write(self, blocks: Ints, places: Ints, words: Words) -> None:
         """Write one word at each place; shapes alike."""
         self._words[blocks * self.block_size + places] = words

@@ -17,11 +17,13 @@ import msgspec
 from msgspec import Struct
 
 from stepahead_models.cpu import CpuModel, CpuTerms
+from stepahead_models.dma import Dma, DmaChannel
 from stepahead_models.npu import DeviceModelError, NpuModel, RooflineNpu
 from stepahead_models.profile_sections import (
     ChangedBatchSection,
     CpuSection,
     DmaChannels,
+    DmaSection,
     LimitsSection,
     MemorySection,
     RooflineSection,
@@ -92,6 +94,15 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
             result_processing=self.cpu.result_processing.terms(),
         )
 
+    def dma_model(self) -> Dma:
+        """Build the copy engines."""
+        return Dma(
+            to_device=_channel(self.dma.host_to_device),
+            to_host=_channel(self.dma.device_to_host),
+            bytes_per_token=self.memory.kv_bytes_per_token.value,
+            layers=self.memory.layers.value,
+        )
+
     def npu_sampler(self) -> CpuTerms:
         """Return what sampling on the NPU adds to a step: a base and a term per row.
 
@@ -140,6 +151,10 @@ def load_profile(name_or_path: str | Path) -> Profile:
         ) from error
     folder = str(_packaged()) if packaged else str(Path(name).parent)
     return msgspec.structs.replace(profile, folder=folder)
+
+
+def _channel(section: DmaSection) -> DmaChannel:
+    return DmaChannel(bytes_per_s=section.bytes_per_s.value, latency_ns=section.latency_ns.value)
 
 
 def _packaged() -> Traversable:

@@ -233,13 +233,17 @@ class Sanitizer:
         """A request has ended; its table is forgotten once its last row is back."""
         self._reached.pop(handle, None)
         for seat in np.flatnonzero(self._seats.handle == handle).tolist():
-            if self._ended[seat]:
-                continue
-            if self._outstanding[seat]:
-                self._ended[seat] = True
-                self._draining += 1
-            else:
-                self._leave(seat)
+            self.void(seat)
+
+    def void(self, seat: int) -> None:
+        """What the rows of this seat reach says nothing; after the last, its table is forgotten."""
+        if self._ended[seat]:
+            return
+        if self._outstanding[seat]:
+            self._ended[seat] = True
+            self._draining += 1
+        else:
+            self._leave(seat)
 
     # -- within -------------------------------------------------------------------------------
 
@@ -252,7 +256,7 @@ class Sanitizer:
     def _leave_old_seats(self, handle: int) -> None:
         for seat in np.flatnonzero(self._seats.handle == handle).tolist():
             self._keep(handle, seat)
-            self._leave(seat)
+            self.void(seat)
 
     def _leave(self, seat: int) -> None:
         self._drop(seat)

@@ -21,8 +21,10 @@ from stepahead.commands import (
     EmitTokens,
     FinishReason,
     FinishRequest,
+    LoadBlocks,
     PrepareBatch,
     RefuseRequest,
+    StoreBlocks,
     WakeAt,
 )
 from stepahead.config import KernelConfig
@@ -45,12 +47,20 @@ from stepahead_models.facts import FactClass, Facts
 from stepahead_models.host import ExecutorPort, Host
 from stepahead_models.record import NEVER, RunRecord
 from stepahead_models.recorder import Recorder
+from stepahead_models.remote import RemoteStore
 from stepahead_models.tokens import HistoryHash, Ints
+from stepahead_models.transfer_engine import (
+    NoMemory,
+    TransferEngine,
+    TransferPort,
+    TransferTimes,
+)
 from stepahead_models.workload import Workload
 
 _PROGRESS_EVENTS: Final = 256
 # Members of an IntEnum compare slowly; the loop compares plain integers.
 _CANCEL: Final = int(FactClass.CANCEL)
+_TRANSFER: Final = int(FactClass.TRANSFER)
 _PREPARED: Final = int(FactClass.PREPARED)
 _EXECUTED: Final = int(FactClass.EXECUTED)
 _ARRIVAL: Final = int(FactClass.ARRIVAL)
@@ -111,6 +121,7 @@ class Simulation:
             are ignored then. None: requests arrive at their times.
         stretches: let the kernel answer several device steps at once where nothing else happens.
         keep_tokens: keep all output tokens in the record.
+        remote: where the kernel's remote loads go; needed when its configuration has them.
         observers: see every event and its commands, for example a journal or invariants.
 
     Raises:
@@ -128,6 +139,7 @@ class Simulation:
         closed_loop: int | None = None,
         stretches: bool = True,
         keep_tokens: bool = False,
+        remote: RemoteStore | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         config = kernel.config
@@ -146,14 +158,20 @@ class Simulation:
         self._stretches: Final = stretches
         self._observers: Final = tuple(observers)
         self._recorder: Final = Recorder(workload, keep_tokens=keep_tokens)
-        self._executor: Final[ExecutorPort] = (
-            UncheckedExecutor(model, workload)
-            if isinstance(model, ClosedForm)
-            else Executor(config, model, workload.prompts, workload.eos_at, sanitize=sanitize)
-        )
         self._facts: Final = Facts()
+        memory: TransferPort
+        if isinstance(model, ClosedForm):
+            self._executor: ExecutorPort = UncheckedExecutor(model, workload)
+            memory = NoMemory()
+        else:
+            self._executor = memory = Executor(
+                config, model, workload.prompts, workload.eos_at, sanitize=sanitize
+            )
+        self._engine: Final = TransferEngine(
+            device.dma, memory, self._facts, config.block_size, remote
+        )
         self._host: Final = Host(
-            device, self._executor, self._recorder, self._facts, config.lookahead
+            device, self._executor, self._recorder, self._facts, config.lookahead, self._engine
         )
         self._ready_due = False
         self._collected = NEVER
@@ -174,6 +192,11 @@ class Simulation:
     def now(self) -> int:
         """Time at which the host has done everything so far, ns."""
         return self._host.time.host_free_at
+
+    @property
+    def transfer_times(self) -> TransferTimes:
+        """What copies between the tiers took so far."""
+        return self._engine.times
 
     @property
     def ended(self) -> int:
@@ -245,6 +268,8 @@ class Simulation:
                 self._host.collect(subject)
                 return False
             self._executed(subject)
+        elif kind == _TRANSFER:
+            self._deliver(self._engine.report(subject, at))
         elif kind == _ARRIVAL:
             self._arrived(subject)
         elif kind == _CANCEL:
@@ -331,6 +356,8 @@ class Simulation:
             times = self._host.publish(command, earlier)
             if self._patience:
                 self._lose_patience(command, times)
+        elif isinstance(command, LoadBlocks | StoreBlocks):
+            self._engine.begin(command, self._host.time.host_free_at)
         elif isinstance(command, AbandonBatch):
             self._host.abandon(command.batch_id)
         elif isinstance(command, WakeAt):

@@ -106,9 +106,12 @@ def compiled(function: FunctionType, edits: Sequence[Edit]) -> CodeType:
                 f"{edit.old!r} stands {times} times in {edit.place}, not once; follow the kernel"
             )
         source = source.replace(edit.old, edit.new)
-    flags = annotations.compiler_flag
-    module = compile(
-        source, f"<mutant of {function.__qualname__}>", "exec", flags, dont_inherit=True
-    )
+    return code_of(function, source)
+
+
+def code_of(function: FunctionType, source: str) -> CodeType:
+    """Return the code that ``function`` has with another source, which is one function as well."""
+    name = f"<mutant of {function.__qualname__}>"
+    module = compile(source, name, "exec", annotations.compiler_flag, dont_inherit=True)
     (code,) = (constant for constant in module.co_consts if isinstance(constant, CodeType))
     return code

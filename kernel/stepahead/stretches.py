@@ -16,8 +16,9 @@ import numpy as np
 from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
+from stepahead.errors import KernelBug
 from stepahead.host_cache import untouched
-from stepahead.state import State
+from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
 
 
@@ -28,7 +29,9 @@ class Repeat:
     Args:
         steps: device steps that the next `BatchExecuted` may answer at most, at least 2.
         select_after: each coming selection is made this long after the event that dispatched the
-            batch before it, or as soon as the host is ready, whichever is later; ns.
+            batch before it, or as soon as the host is ready, whichever is later; ns. If it is not
+            0, a turn whose preparation outlasts the device step, or that begins with one that did,
+            must be reported by itself: the kernel learns from it.
         batch_id: the dispatched batch, the first of them.
         seats, handles: the rows, shape ``(rows,)``.
         positions: KV position that the dispatched batch computes, shape ``(rows,)``.
@@ -52,32 +55,36 @@ class Repeat:
 
 def horizon(state: State, limit: int) -> int:
     """Return how many turns, at most ``limit``, keep the rows of the dispatched batch."""
-    steady, outstanding = state.steady, state.outstanding
-    if steady is None or len(outstanding) != state.config.lookahead + 1 or state.filled:
+    steady = state.steady
+    if steady is None or not _repeats(state, steady):
         return 0
+    available = untouched(state)
+    # So many turns take more blocks than there are, whatever the rows; no need to look further.
+    most = (available // len(steady.seats) + 2) * state.config.block_size
+    turns = min(steady.turns, limit, most)
+    if turns < 1:
+        return 0
+    block_turns = _growth(state, steady, turns).block_turns
+    # The turn of the first block that is not there cannot be made.
+    return turns if len(block_turns) <= available else int(block_turns[available])
+
+
+def _repeats(state: State, steady: Steady) -> bool:
+    """Tell whether every outstanding batch has the same rows, and nothing waits for one of them."""
+    outstanding, timing = state.outstanding, state.timing
+    if len(outstanding) != state.config.lookahead + 1 or state.filled:
+        return False
     if state.paused or state.pool.pending or state.fenced_seats or state.ledger.open:
-        return 0
-    timing = state.timing
+        return False
     if timing is not None and timing.learns(outstanding[0]):
-        return 0
+        return False
     for index, batch in enumerate(outstanding):
         if timing is not None and batch.fresh:
-            return 0
+            return False
         expected = BatchState.PREPARED if index else BatchState.DISPATCHED
         if batch.seats is not steady.seats or batch.dead or batch.state is not expected:
-            return 0
-    turns = min(steady.turns, limit)
-    available = untouched(state)
-    if turns > 0 and _growth_total(state, turns) > available:
-        low, high = 0, turns
-        while high - low > 1:
-            middle = (low + high) // 2
-            if _growth_total(state, middle) > available:
-                high = middle
-            else:
-                low = middle
-        turns = low
-    return turns
+            return False
+    return True
 
 
 def repeat(state: State, limit: int) -> Repeat | None:
@@ -86,7 +93,7 @@ def repeat(state: State, limit: int) -> Repeat | None:
     if turns < 1:
         return None
     batch = state.outstanding[0]
-    block_turns, rows, slots = _growth(state, turns)
+    growth = _growth(state, _kept(state), turns)
     return Repeat(
         steps=turns + 1,
         select_after=0 if state.timing is None else state.timing.delay(batch),
@@ -95,10 +102,10 @@ def repeat(state: State, limit: int) -> Repeat | None:
         handles=batch.handles,
         positions=batch.positions,
         scheduled=state.outstanding[-1].ends,
-        block_turns=block_turns,
-        block_rows=rows,
-        block_slots=slots,
-        blocks=state.pool.peek(len(rows)),
+        block_turns=growth.block_turns,
+        block_rows=growth.rows,
+        block_slots=growth.slots,
+        blocks=state.pool.peek(len(growth.rows)),
     )
 
 
@@ -107,25 +114,27 @@ def leap(state: State, tokens: Ints) -> None:
 
     The caller has checked that `horizon` allows them.
     """
-    turns = len(tokens)
+    turns, steady = len(tokens), _kept(state)
     columns = state.columns
     outstanding = state.outstanding
     seats = outstanding[0].seats
     known = columns.known[seats]
     offsets = known - columns.prompt[seats]
     columns.tokens[seats[:, None], offsets[:, None] + np.arange(turns)] = tokens.T
-    block_turns, rows, slots = _growth(state, turns)
+    growth = _growth(state, steady, turns)
+    rows, slots = growth.rows, growth.slots
     # What a batch was granted must stay undoable, so the last selections take theirs one by one.
     ahead = min(turns, len(outstanding))
-    bounds = np.searchsorted(block_turns, np.arange(turns - ahead, turns + 1))
+    lasts = np.arange(turns - ahead, turns + 1)
+    bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
     grants: list[tuple[Receipt, Ints]] = []
     start = 0
     for stop in bounds:
-        receipt = state.pool.take(int(stop) - start)
+        receipt = state.pool.take(stop - start)
         taken = rows[start:stop]
         columns.table[seats[taken], slots[start:stop]] = receipt.blocks
         grants.append((receipt, taken))
-        start = int(stop)
+        start = stop
     columns.blocks[seats] += np.bincount(rows, minlength=len(seats))
     columns.known[seats] = known + turns
     columns.scheduled[seats] += turns
@@ -133,8 +142,7 @@ def leap(state: State, tokens: Ints) -> None:
     columns.last_token[seats] = tokens[-1]
     _renumber(outstanding, turns, grants[1:])
     state.next_batch += turns
-    if state.steady is not None:
-        state.steady.turns -= turns
+    steady.turns -= turns
     state.pass_fences()
 
 
@@ -148,20 +156,25 @@ def _renumber(outstanding: list[Batch], turns: int, grants: list[tuple[Receipt, 
         batch.grant, batch.grant_rows = receipt, rows
 
 
-def _growth_total(state: State, turns: int) -> int:
-    columns, size = state.columns, state.config.block_size
-    seats = state.outstanding[0].seats
-    return int((-(-(columns.scheduled[seats] + turns) // size) - columns.blocks[seats]).sum())
+def _kept(state: State) -> Steady:
+    if state.steady is None:
+        raise KernelBug("a stretch was found without a row set to repeat")
+    return state.steady
 
 
-def _growth(state: State, turns: int) -> tuple[Ints, Ints, Ints]:
-    """Return turn, row and table slot of each block that ``turns`` selections take, in order."""
-    columns, size = state.columns, state.config.block_size
-    seats = state.outstanding[0].seats
+def _growth(state: State, steady: Steady, turns: int) -> Growth:
+    """Return the blocks that ``turns`` selections take."""
+    known = steady.growth
+    if known is not None and steady.growth_at == steady.turns and turns <= known.turns:
+        return known.until(turns)
+    columns, size, seats = state.columns, state.config.block_size, steady.seats
     scheduled, held = columns.scheduled[seats], columns.blocks[seats]
-    new = -(-(scheduled + turns) // size) - held
+    new = (scheduled + (turns + size - 1)) // size - held
     rows = np.repeat(np.arange(len(seats)), new)
-    slots = held[rows] + np.arange(len(rows)) - (np.cumsum(new) - new)[rows]
+    slots = (held - (new.cumsum() - new))[rows] + np.arange(len(rows))
     block_turns = slots * size - scheduled[rows]
-    order = np.lexsort((rows, block_turns))
-    return block_turns[order], rows[order], slots[order]
+    # Rows ascend already, so that a stable sort by turn leaves them in order.
+    order = block_turns.argsort(kind="stable")
+    steady.growth = Growth(turns, block_turns[order], rows[order], slots[order])
+    steady.growth_at = steady.turns
+    return steady.growth

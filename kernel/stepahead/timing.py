@@ -3,8 +3,9 @@
 Selecting early hides the preparation, but closes the batch to whoever arrives while the device
 still runs. `JustInTime` asks to be woken at the predicted end of the running batch, minus the
 predicted preparation, minus a margin. It predicts only from times in events, and it learns only
-from the first two turns of a row set, so stretched and single-stepped runs learn the same: the
-first says how long such a batch takes, both together how well one turn predicts the next. While it
+from turns that no stretch contains, so stretched and single-stepped runs learn the same: the first
+of a row set says how long such a batch takes, the first two how well one turn predicts the next,
+and a later one counts only if the preparation was made to wait and came late. While it
 knows nothing about a batch, or has been late too often, it selects early: plain overlap.
 """
 
@@ -135,9 +136,11 @@ class JustInTime:
 
     def executed(self, batch: Batch, ended_at: int, *, late: bool) -> None:
         """Learn how long a batch kept the device, and whether its successor was late."""
-        if not self.learns(batch):
-            return
         size, span = _size(batch), ended_at - batch.dispatched_at
+        if not self.learns(batch):
+            if late and size == self.last[0] and self.delay(batch):
+                self.last = (size, (self.last[1] + span) // 2)
+            return
         if batch.fresh:
             self.spans.learn(size, size[1], span)
             self.last, self.second = (size, span), batch.batch_id + 1

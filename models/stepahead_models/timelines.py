@@ -18,6 +18,8 @@ class Timelines:
         self.preparations = 0
         self.exposed_preparations = 0
         self.exposed_ns = 0
+        #: The newest preparation outlasted the device step.
+        self.late = False
 
     def work(self, duration_ns: int) -> int:
         """The host works for so long, as soon as it is free; return when it is done."""
@@ -37,10 +39,12 @@ class Timelines:
         """
         start = self.host_free_at
         end = self.work(duration_ns)
+        self.late = False
         if self.npu_end >= max(live_since, 0):
             self.preparations += 1
             exposed = end - max(start, self.npu_end)
             if exposed > 0:
+                self.late = True
                 self.exposed_preparations += 1
                 self.exposed_ns += exposed
         return end

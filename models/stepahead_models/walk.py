@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stepahead.arrays import EMPTY
 from stepahead_models.device import Device, TurnCosts
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
@@ -68,8 +69,10 @@ class Steady:
 class _Turns:
     """What each turn adds, in ns from its begin; shape ``(turns,)``.
 
-    ``whole`` tells whether it is a whole turn, ``hidden`` and ``exposed`` are CPU time while the
-    NPU runs, and how long it waits for the preparation.
+    ``whole`` tells whether it is a whole turn: the NPU is not done before the host selects, nor,
+    where the host was made to wait, before it has built, for from that the kernel learns.
+    ``hidden`` and ``exposed`` are CPU time while the NPU runs, and how long it waits for the
+    preparation.
     """
 
     start: Ints
@@ -84,6 +87,8 @@ class _Turns:
 
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
+    if steady.select_after and time.late:
+        return Walk(starts=EMPTY, ends=EMPTY, outs=EMPTY)
     parts: list[tuple[Ints, Ints, Ints]] = []
     limit, done = len(steady.new_blocks), 0
     until = _FOREVER if steady.until is None else steady.until
@@ -116,8 +121,7 @@ def _ahead(costs: TurnCosts, select_after: int) -> _Turns:
         end=end,
         out=out,
         length=np.maximum(end, built) + costs.collect,
-        # Otherwise the NPU is done before the host selects.
-        whole=end > selected,
+        whole=(end > selected) & (end >= built) if select_after else end > selected,
         busy=out + costs.build + costs.collect,
         hidden=costs.publish + np.minimum(costs.build, end - selected),
         exposed=np.maximum(built - end, 0),
@@ -157,4 +161,5 @@ def _advance(time: Timelines, turns: _Turns, until: int) -> tuple[Ints, Ints, In
         time.preparations += count
         time.exposed_preparations += int(np.count_nonzero(exposed))
         time.exposed_ns += int(exposed.sum())
+        time.late = bool(exposed[-1])
     return starts, ends, outs

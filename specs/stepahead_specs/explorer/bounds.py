@@ -33,6 +33,7 @@ from stepahead.events import (
 )
 from stepahead.kernel import Kernel
 from stepahead.state import Snapshot
+from stepahead.views import Possible
 
 EOS: Final = 7
 #: What the device returns in rows whose request has ended; nobody may look at it.
@@ -44,6 +45,7 @@ _OPERATOR: Final[dict[type[Event], Event]] = {
     ResumeRequested: ResumeRequested(at=0),
     CacheResetRequested: CacheResetRequested(at=0),
 }
+_CLIENT: Final = (RequestArrived, RequestCancelled, *_OPERATOR)
 
 
 class Actor(Enum):
@@ -165,33 +167,45 @@ def moves(kernel: Kernel, saved: Snapshot, bounds: Bounds, arrived: int) -> list
     """Return what may happen next in the state ``saved``, in which ``kernel`` stands."""
     found: list[Move] = []
     for possible in kernel.enabled():
-        kind, batch_id = possible.kind, possible.batch_id or 0
-        if kind is HostReady:
-            found.append(Move(Actor.CPU, HostReady(at=0)))
-        elif kind is BatchPrepared:
-            found.append(Move(Actor.CPU, BatchPrepared(batch_id=batch_id, at=0)))
-        elif kind is BatchRefused and bounds.refusals:
-            found.append(Move(Actor.FAULT, BatchRefused(batch_id=batch_id, at=0)))
-        elif kind is BatchExecuted:
-            batch = saved.batches[saved.filled]
-            turns = kernel.repeat() if bounds.leaps else None
-            for steps in range(1, 2 if turns is None else turns.steps + 1):
-                found.extend(Move(Actor.NPU, event) for event in executions(batch, steps))
-        elif kind is BatchFailed and bounds.failures:
-            found.extend(
-                Move(Actor.FAULT, BatchFailed(batch_id=batch_id, scope=scope, at=0))
-                for scope in FailureScope
-            )
-        elif bounds.pauses and kind in _OPERATOR:
-            found.append(Move(Actor.CLIENT, _OPERATOR[kind]))
-        elif kind is RequestArrived and arrived < bounds.requests:
-            found.append(Move(Actor.CLIENT, bounds.arrival(arrived)))
-        elif kind is RequestCancelled:
-            names = {stay.handle: stay.request_id for stay in saved.stays}
-            handle = possible.handle or 0
-            event = RequestCancelled(request_id=names[handle], handle=handle, at=0)
-            found.append(Move(Actor.CLIENT, event))
+        if possible.kind in _CLIENT:
+            found.extend(_wishes(possible, saved, bounds, arrived))
+        else:
+            found.extend(_work(kernel, possible, saved, bounds))
     return found
+
+
+def _wishes(possible: Possible, saved: Snapshot, bounds: Bounds, arrived: int) -> Iterator[Move]:
+    """Yield what clients and operators may do, which nobody can count on."""
+    kind = possible.kind
+    if kind is RequestArrived:
+        if arrived < bounds.requests:
+            yield Move(Actor.CLIENT, bounds.arrival(arrived))
+    elif kind is RequestCancelled:
+        names = {stay.handle: stay.request_id for stay in saved.stays}
+        handle = possible.handle or 0
+        event = RequestCancelled(request_id=names[handle], handle=handle, at=0)
+        yield Move(Actor.CLIENT, event)
+    elif bounds.pauses:
+        yield Move(Actor.CLIENT, _OPERATOR[kind])
+
+
+def _work(kernel: Kernel, possible: Possible, saved: Snapshot, bounds: Bounds) -> Iterator[Move]:
+    """Yield what host and device may do, faults included."""
+    kind, batch_id = possible.kind, possible.batch_id or 0
+    if kind is HostReady:
+        yield Move(Actor.CPU, HostReady(at=0))
+    elif kind is BatchPrepared:
+        yield Move(Actor.CPU, BatchPrepared(batch_id=batch_id, at=0))
+    elif kind is BatchRefused and bounds.refusals:
+        yield Move(Actor.FAULT, BatchRefused(batch_id=batch_id, at=0))
+    elif kind is BatchExecuted:
+        turns = kernel.repeat() if bounds.leaps else None
+        for steps in range(1, 2 if turns is None else turns.steps + 1):
+            for event in executions(saved.batches[saved.filled], steps):
+                yield Move(Actor.NPU, event)
+    elif kind is BatchFailed and bounds.failures:
+        for scope in FailureScope:
+            yield Move(Actor.FAULT, BatchFailed(batch_id=batch_id, scope=scope, at=0))
 
 
 def executions(batch: Batch, steps: int = 1) -> Iterator[BatchExecuted]:

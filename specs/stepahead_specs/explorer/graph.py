@@ -30,7 +30,8 @@ class Graph:
 
     ``forms[s]`` is the canonical form of state ``s`` and ``views[s]`` the view of it, if one was
     asked for; ``arrivals[s]`` is how it was first reached: from which state, by which event.
-    ``idle[s]``: nothing is outstanding, and nothing live unless in a pause. Edges that stay where they are, are kept too.
+    ``idle[s]``: nothing is outstanding, and nothing live unless in a pause. Edges that stay where
+    they are, are kept too.
     """
 
     forms: list[Form] = field(default_factory=list[Form])

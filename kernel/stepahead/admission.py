@@ -51,8 +51,9 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
         keys=keys,
     )
     if len(keys):
-        state.pool.learn_keys(int(keys.max()))
-        state.pages.learn_keys(int(keys.max()))
+        key_max = int(keys[keys.argmax()])
+        state.pool.learn_keys(key_max)
+        state.pages.learn_keys(key_max)
     state.live[handle] = stay
     state.stop_sets += bool(stay.stops)
     state.newest[event.request_id] = handle
@@ -121,4 +122,6 @@ def _bad_keys(keys: Ints, full: int) -> str | None:
             f"block_keys is {keys.dtype} of shape {keys.shape}; give at most {full} int64, one per "
             "full block of the prompt"
         )
-    return "block_keys holds a negative key; give integers >= 0" if (keys < 0).any() else None
+    if len(keys) and keys[keys.argmin()] < 0:
+        return "block_keys holds a negative key; give integers >= 0"
+    return None

@@ -69,11 +69,33 @@ class Counters:
         return tuple(getattr(self, entry.name) for entry in fields(self))
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The blocks that the coming ``turns`` selections of a row set take.
+
+    ``block_turns``, ``rows`` and ``slots`` have shape ``(blocks,)``, in order of turn and row:
+    which of the selections takes it, for which row, and its place in that row's table.
+    """
+
+    turns: int
+    block_turns: Ints
+    rows: Ints
+    slots: Ints
+
+    def until(self, turns: int) -> Growth:
+        """Return what fewer selections take."""
+        if turns == self.turns:
+            return self
+        count = int(self.block_turns.searchsorted(turns))
+        return Growth(turns, self.block_turns[:count], self.rows[:count], self.slots[:count])
+
+
 @dataclass(slots=True)
 class Steady:
     """The row set that the next selections repeat while nothing happens that could change it.
 
-    ``turns`` counts the selections for which every row still has room.
+    ``turns`` counts the selections for which every row still has room. ``growth`` was computed when
+    that count was ``growth_at``: each further selection changes both.
     """
 
     seats: Ints
@@ -83,6 +105,8 @@ class Steady:
     ones: Ints
     volume: tuple[int, int, int]
     turns: int
+    growth: Growth | None = None
+    growth_at: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class UncheckedExecutor:
         ends = self._eos_places[self._requests[command.handles[rows]]]
         left = ends - command.positions[rows] - command.token_counts[rows]
         left = left[left >= 0]
-        return int(left.min()) if len(left) else 1 << 30
+        return int(left[left.argmin()]) if len(left) else 1 << 30
 
     def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
         """Run the dispatched batch and ``turns`` more of the same rows; see `Executor.leap`."""

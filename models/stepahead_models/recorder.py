@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import sys
 from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -25,6 +26,7 @@ from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 from stepahead_models.workload import Workload
 
+_LITTLE: Final = sys.byteorder == "little"
 _OUTCOMES: Final = {
     FinishReason.STOP: Outcome.STOP,
     FinishReason.LENGTH: Outcome.LENGTH,
@@ -115,7 +117,7 @@ class Recorder:
             return
         self._decide(b"rows", command.batch_id, at, len(command.seats))
         for column in (command.handles, command.epochs, command.positions, command.token_counts):
-            self._decisions.update(column.astype("<i8", copy=False).tobytes())
+            self._decisions.update((column if _LITTLE else column.astype("<i8")).tobytes())
 
     # -- device -------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ test: $(VENV)/.installed-test
 check: $(VENV)/.installed-dev
 	$(BIN)/python tools/check.py
 
-# Everything `make test` runs and the long campaigns, with thousands of examples per property.
+# The long campaigns: explorer, formal models, thousands of examples, mutants; one table at the end.
 prove: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "campaign or not campaign" --hypothesis-profile=nightly
+	$(BIN)/python tools/prove.py
 
 # Speed, as ratios: see tools/bench/README.md. BENCH="replay --trace FILE" runs a part of it.
 BENCH ?=

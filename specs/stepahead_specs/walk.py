@@ -24,6 +24,7 @@ from stepahead_specs.bench import Bench, BenchError, LeftTheTables
 from stepahead_specs.invariants import InvariantViolated
 from stepahead_specs.machines import EOS, Shape
 from stepahead_specs.oracle import Ask, HashModel
+from stepahead_specs.patience import Hangs
 from stepahead_specs.story import tell
 
 #: Machine-room steps after which a run that has not drained counts as one that never will.
@@ -97,7 +98,8 @@ class Failure:
     """What went wrong in a scenario.
 
     ``keys`` name who noticed, all in the same step: invariants by key, or `kernel`, `lockstep` or
-    `bench` where the kernel raised, left the declared tables or asked for what cannot be done.
+    `bench` where the kernel raised, left the declared tables or asked for what cannot be done,
+    `progress` where one step does not end.
     """
 
     keys: tuple[str, ...]
@@ -141,7 +143,7 @@ def play(
 def shrink(
     scenario: Scenario,
     failure: Failure,
-    make_bench: Callable[[KernelConfig, HashModel], Bench] = Bench,
+    again: Callable[[Scenario], Failure | None] = play,
     plays_max: int = 600,
 ) -> tuple[Scenario, Failure]:
     """Make a failing scenario simpler as long as the same watcher notices; return both."""
@@ -151,7 +153,7 @@ def shrink(
         better = False
         for candidate in _simpler(scenario):
             left -= 1
-            found = play(candidate, make_bench)
+            found = again(candidate)
             if found is not None and set(found.keys) & set(failure.keys):
                 scenario, failure, better = candidate, found, True
                 break
@@ -330,6 +332,8 @@ def _keys(error: Exception) -> tuple[str, ...]:
         return tuple(dict.fromkeys(violation.key for violation in error.violations))
     if isinstance(error, BenchError):
         return ("lockstep",) if isinstance(error, LeftTheTables) else ("bench",)
+    if isinstance(error, Hangs):
+        return ("progress",)
     return ("kernel",) if _in_kernel(error) else ("bench",)
 
 
@@ -343,6 +347,8 @@ def _in_kernel(error: Exception) -> bool:
 def _sentence(error: Exception) -> str:
     if isinstance(error, InvariantViolated | BenchError):
         return str(error).partition("\n")[0]
+    if isinstance(error, Hangs):
+        return f"the kernel goes round within one step: {error}"
     kind = type(error).__name__
     if not _in_kernel(error):
         return f"the host breaks with {kind}: {error}"

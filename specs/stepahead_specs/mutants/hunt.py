@@ -19,10 +19,11 @@ from stepahead_specs.invariants import INVARIANTS
 from stepahead_specs.machines import EOS
 from stepahead_specs.mutants.registry import Mutant
 from stepahead_specs.oracle import HashModel
+from stepahead_specs.patience import patience
 from stepahead_specs.story import tell
 from stepahead_specs.tier_bench import TierBench
 from stepahead_specs.tier_walk import tiers, wander
-from stepahead_specs.walk import Failure, draw, failed, play, shrink
+from stepahead_specs.walk import Failure, Scenario, draw, failed, play, shrink
 
 #: Scenarios that a mutant has to survive before the explorer comes, and after it.
 SCENARIOS: Final = (120, 600)
@@ -37,6 +38,8 @@ BOUNDS: Final = (
 _STATES: Final = 1_000
 #: Moves of a walk over the tiers.
 _WANDER: Final = 30
+#: A scenario takes a fraction of a second; who takes so long, on however slow a machine, hangs.
+_PATIENCE_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +111,19 @@ def walked(seeds: range, *, shortest: bool = False) -> Search:
     def search() -> tuple[Failure | None, str, int]:
         for tried, seed in enumerate(seeds, start=1):
             scenario = draw(Random(seed))  # noqa: S311 - repeatable, not secret
-            failure = play(scenario)
+            failure = _played(scenario)
             if failure is not None:
                 if shortest:
-                    _, failure = shrink(scenario, failure)
+                    _, failure = shrink(scenario, failure, _played)
                 return failure, "walk", tried
         return None, "walk", len(seeds)
 
     return search
+
+
+def _played(scenario: Scenario) -> Failure | None:
+    with patience(_PATIENCE_S):
+        return play(scenario)
 
 
 def wandered(seeds: range) -> Search:
@@ -126,7 +134,8 @@ def wandered(seeds: range) -> Search:
             choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
             bench = TierBench(tiers(choose), HashModel(eos=EOS))
             try:
-                wander(bench, choose, _WANDER)
+                with patience(_PATIENCE_S):
+                    wander(bench, choose, _WANDER)
             except Exception as error:  # noqa: BLE001 - whatever a mutant raises is a finding
                 return failed(error, bench.journal), "walk", tried
         return None, "walk", len(seeds)

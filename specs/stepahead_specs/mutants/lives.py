@@ -272,7 +272,7 @@ def the_oldest_is_the_first_victim() -> Edits:
     ]
 
 
-@mutant("B123", expects=("INV-31",))
+@mutant("B123", expects=("INV-31", "progress"))
 def a_victim_stays_in_the_plan() -> Edits:
     """A request that is preempted for the batch under construction keeps its row in it."""
     return [

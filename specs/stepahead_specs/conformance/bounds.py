@@ -9,6 +9,7 @@ from pathlib import Path
 
 from stepahead_specs.conformance.history import Fact, Opened, write
 from stepahead_specs.conformance.judge import Judge
+from stepahead_specs.conformance.parts import Scope
 from stepahead_specs.conformance.words import tell
 
 
@@ -62,7 +63,7 @@ class Tally:
     steps: int = 0
     longest: int = 0
     goals: Counter[str] = field(default_factory=Counter[str])
-    judge: Judge | None = None
+    scopes: list[Scope] = field(default_factory=list[Scope])
 
     def add(self, judge: Judge) -> None:
         """Count one finished run."""
@@ -70,6 +71,5 @@ class Tally:
         self.steps += judge.seen.step
         self.longest = max(self.longest, judge.seen.step)
         self.goals.update(judge.goals)
-        # The judge that was told the most says what was checked.
-        if self.judge is None or len(judge.told) >= len(self.judge.told):
-            self.judge = judge
+        if judge.scope not in self.scopes:
+            self.scopes.append(judge.scope)

@@ -96,6 +96,7 @@ def explore(factory: Factory, plan: Plan, runs_max: int) -> Explored:
             _run(host, plan, prefix, choices)
         except Exception as error:  # noqa: BLE001 # whatever a foreign scheduler raises
             explored.failure = Failure(host.opened, tuple(host.facts), error)
+            explored.tally.add(host.judge)
             return explored
         explored.tally.add(host.judge)
         while choices and choices[-1][0] == choices[-1][1] - 1:

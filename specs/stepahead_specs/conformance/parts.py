@@ -83,6 +83,8 @@ NEVER: Final[Mapping[str, str]] = {
     "idle_means_that_nothing_is_left": "whether the engine calls itself idle is not told",
 }
 
+_WAIVED: Final = "waived by the adapter"
+
 #: Situations that the kit does not bring about.
 NOT_DRIVEN: Final = (
     "batches that the host refuses, device failures, pauses, cache resets, wake-ups",
@@ -111,6 +113,28 @@ def scope(told: Collection[Part], waived: Mapping[str, str]) -> Scope:
     return _scope(frozenset(told), tuple(sorted(waived.items())))
 
 
+def together(scopes: Iterable[Scope]) -> Scope:
+    """Join the scopes of several runs: what some of them left out is listed, and said to be some.
+
+    A run that ends early is told less than others; a part that comes late counts as told.
+    """
+    rules: dict[str, Invariant] = {}
+    left_out: dict[str, str] = {}
+    for one in scopes:
+        rules |= {_title(entry): entry for entry in one.rules}
+        left_out |= one.left_out
+    partly = {
+        title: f"in some runs {why}" if title in rules else why
+        for title, why in left_out.items()
+        if title not in rules or why.startswith(_WAIVED)
+    }
+    return Scope(tuple(entry for entry in INVARIANTS if _title(entry) in rules), partly)
+
+
+def _title(entry: Invariant) -> str:
+    return f"{entry.key} {entry.name.replace('_', ' ')}"
+
+
 @cache
 def _scope(told: frozenset[Part], waivers: tuple[tuple[str, str], ...]) -> Scope:
     rules: list[Invariant] = []
@@ -121,7 +145,7 @@ def _scope(told: frozenset[Part], waivers: tuple[tuple[str, str], ...]) -> Scope
         if why is None:
             rules.append(entry)
         else:
-            left_out[f"{entry.key} {entry.name.replace('_', ' ')}"] = why
+            left_out[_title(entry)] = why
     return Scope(tuple(rules), left_out)
 
 
@@ -133,7 +157,7 @@ def unknown_rules(names: Iterable[str]) -> list[str]:
 
 def _why_not(name: str, told: Collection[Part], waived: Mapping[str, str]) -> str | None:
     if name in waived:
-        return f"waived by the adapter: {waived[name]}"
+        return f"{_WAIVED}: {waived[name]}"
     if name in NEVER:
         return NEVER[name]
     if name not in NEEDS:

@@ -22,6 +22,7 @@ from stepahead_specs.conformance.bounds import Bounds, Failure, Tally
 from stepahead_specs.conformance.exhaustive import Explored, Plan, explore, plans
 from stepahead_specs.conformance.machine import AdapterMachine, machine
 from stepahead_specs.conformance.page import page
+from stepahead_specs.conformance.parts import together
 
 _STEPS: Final = 30
 _FAILURES: Final = pytest.StashKey[list[Failure]]()
@@ -122,13 +123,12 @@ class Kit:
         goals: Counter[str] = Counter()
         for tally in tallies:
             goals.update(tally.goals)
-        judges = [tally.judge for tally in tallies if tally.judge is not None]
-        scope = max(judges, key=lambda judge: len(judge.told)).scope if judges else None
+        scopes = [scope for tally in tallies for scope in tally.scopes]
         return page(
             self._scheduler(),
             self._verdict(),
             [*(str(explored) for explored in self.explored), *self._random()],
-            scope,
+            together(scopes) if scopes else None,
             goals,
             driven=True,
         )

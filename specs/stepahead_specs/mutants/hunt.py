@@ -143,12 +143,12 @@ def wandered(seeds: range) -> Search:
     return search
 
 
-def explored(bounds: Iterable[Bounds] = BOUNDS, states_max: int = _STATES) -> Search:
+def explored(bounds: Iterable[Bounds] | None = None, states_max: int = _STATES) -> Search:
     """Return the search by the bounded explorer; what it finds is shortest by itself."""
 
     def search() -> tuple[Failure | None, str, int]:
         states = 0
-        for entry in bounds:
+        for entry in BOUNDS if bounds is None else bounds:
             found = explore(entry, Options(states_max=states_max))
             states += found.states
             if found.violation is not None:

@@ -114,8 +114,10 @@ def waiting_blocks_are_counted_by_reference() -> Edits:
     return [
         Edit(
             "BlockPool.release",
-            "self.pending_count += waiting",
-            "self.pending_count += int((self.fence[blocks] > self.passed).sum())",
+            "    self.releases += 1\n",
+            "    shared = blocks[left > 0]\n"
+            "    self.pending_count += int((self.fence[shared] > self.passed).sum())\n"
+            "    self.releases += 1\n",
         )
     ]
 

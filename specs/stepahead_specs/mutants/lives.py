@@ -296,7 +296,7 @@ def the_request_behind_a_victim_is_skipped() -> Edits:
     ]
 
 
-@mutant("B125", expects=("INV-16",))
+@mutant("B125", expects=("INV-16", "INV-33"))
 def the_line_is_served_from_its_end() -> Edits:
     """The newest waiting request is served first."""
     return [
@@ -310,7 +310,7 @@ def the_line_is_served_from_its_end() -> Edits:
     ]
 
 
-@mutant("B125", expects=("INV-16",))
+@mutant("B125", expects=("INV-16", "INV-31"))
 def a_preempted_request_goes_to_the_end_of_the_line() -> Edits:
     """A request that comes back waits behind everybody who arrived meanwhile."""
     return [

@@ -63,7 +63,7 @@ def test_the_order_of_free_blocks_counts_only_with_a_cache() -> None:
         pytest.param(Bounds(prune=True, lookahead=2), marks=pytest.mark.campaign),
         Bounds(prompts=(3, 2), blocks=4, tokens=2, caching=True, refusals=True, failures=True),
         pytest.param(
-            Bounds(prompts=(2, 3), blocks=3, tokens=3, block_size=2, caching=True),
+            Bounds(prompts=(2, 3), blocks=3, tokens=3, block_size=2, caching=True, refusals=True),
             marks=pytest.mark.campaign,
         ),
     ],

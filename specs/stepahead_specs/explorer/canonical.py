@@ -96,18 +96,23 @@ class _Pool:
         rest = sorted(self.what(block) for block in self.pending)
         return held, tuple(rest), tuple(sorted(self.what(block) for block in self.queue))
 
-    def undone(self, receipt: Receipt) -> Form:
-        """Return where the blocks of a receipt would stand in the queue if they were given back."""
-        blocks = receipt.blocks.tolist()
-        names = tuple(self.names(block) for block in blocks)
+    def undone(self, receipts: list[Receipt]) -> Form:
+        """Return where the blocks of one selection's receipts would stand if all were given back.
+
+        Their places are told among the blocks that are queued now, and among each other: blocks of
+        several receipts go back into one queue.
+        """
+        names = tuple(tuple(self.names(b) for b in receipt.blocks.tolist()) for receipt in receipts)
         if not self.ordered:
             return names
-        stood = receipt.queued_at.tolist()
+        stood: list[int] = [place for entry in receipts for place in entry.queued_at.tolist()]
         queued = [self.position[block] for block in self.queue]
         places = tuple(sum(other < place for other in queued) for place in stood)
         order = tuple(sorted(range(len(stood)), key=stood.__getitem__))
-        forgotten = tuple(receipt.forgotten.tolist())
-        return names, places, order, forgotten, receipt.layout == self.layout
+        loose = tuple(place < 0 for place in stood)
+        forgotten = tuple(tuple(receipt.forgotten.tolist()) for receipt in receipts)
+        same = tuple(receipt.layout == self.layout for receipt in receipts)
+        return names, places, order, loose, forgotten, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +236,7 @@ def _batch(
     )
     undo: Form = ()
     if batch.state is BatchState.QUEUED:
-        hits = tuple((seats(seat), pool.undone(hit)) for seat, hit in batch.hits.items())
-        undo = (tuple(batch.grant_rows.tolist()), pool.undone(batch.grant), hits)
+        hit = tuple(seats(seat) for seat in batch.hits)
+        undone = pool.undone([batch.grant, *batch.hits.values()])
+        undo = (tuple(batch.grant_rows.tolist()), hit, undone)
     return batch.state.value, batch.decode, rows, undo

@@ -22,7 +22,9 @@ from stepahead_tools.break_even import (
     cpu_scan,
     output_scan,
 )
+from stepahead_tools.engines import open_engine
 from stepahead_tools.errors import OptionError
+from stepahead_tools.logs import start_log
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.progress import ProgressBar
 from stepahead_tools.results import encode
@@ -118,7 +120,11 @@ def _place(options: AdviseOptions) -> Place:
     profile = load_profile(options.device)
     # Times do not depend on token values, so nothing is lost by leaving them out.
     chosen = replace(options, goodput=goodput, unchecked=True)
-    settings = resolve(chosen, profile)
+    engine = open_engine(chosen, _LOOPS, profile)
+    for sentences in engine.warnings.values():
+        for sentence in sentences:
+            start_log(options.log_format.value).warning(sentence)
+    settings = resolve(chosen, profile, engine.config)
     path = bundled_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     trace = trace if settings.limit is None else trace.limit(settings.limit)

@@ -52,7 +52,7 @@ def _simulation(
     **options: Any,  # noqa: ANN401 # options of the simulation
 ) -> Simulation:
     model = HistoryHash(vocab_size=VOCABULARY, eos_token_id=EOS)
-    return Simulation(Kernel(config), workload, device, model, **({"keep_tokens": True} | options))
+    return Simulation(Kernel(config), workload, device, model, keep_tokens=True, **options)
 
 
 def _turns(*conversations: int, prompt: int = 8) -> Workload:

@@ -46,8 +46,8 @@ class KernelConfig:
         timing: when the batch behind the running one is selected.
         late_share_ppm: share of just-in-time preparations that may end after the device, in parts
             per million.
-        late_joiners: under just-in-time, a prepared batch that waits is abandoned and selected
-            again for a new arrival if that is still hidden.
+        late_joiners: under just-in-time, selection does not wait; a prepared batch that waits is
+            abandoned and selected again for a new arrival if that is still hidden.
         prune: rows whose request has ended are dropped before the dispatch, where the device
             takes a changed batch; otherwise they are masked.
         prefix_caching: reuse the KV blocks of equal prompt prefixes.

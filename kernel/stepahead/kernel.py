@@ -292,8 +292,9 @@ def _let_join(state: State) -> list[Command]:
     state.joinable = False
     if running.state is not BatchState.DISPATCHED or state.paused:
         return []
-    if state.now > running.dispatched_at + timing.delay(running):
+    if state.now > running.dispatched_at + timing.latest(running):
         return []
+    timing.waits(running)
     abandoned = outstanding[-1]
     undo(state, abandoned, BatchTrigger.ABANDON)
     command = select(state)

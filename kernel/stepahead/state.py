@@ -158,7 +158,9 @@ class State:
         self.stop_sets = 0
         self.counters = Counters()
         just_in_time = config.timing is SelectionTiming.JUST_IN_TIME
-        self.timing = JustInTime(config.late_share_ppm) if just_in_time else None
+        self.timing = (
+            JustInTime(config.late_share_ppm, config.late_joiners) if just_in_time else None
+        )
         self.wake: tuple[int, int] | None = None
         self.joinable = False
         self.now = 0

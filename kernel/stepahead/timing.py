@@ -89,12 +89,14 @@ class JustInTime:
     ``late_share`` (parts per million) is the share of preparations that may end after the device
     does, of those that were made to wait. ``margin`` (parts per million of the device's span) is
     steered to it: one that is late raises it, one in time lowers it by as much less as it is more
-    frequent. ``jitter`` (parts per million) is by how much two turns of one row set differ.
+    frequent. With ``again`` nothing is made to wait: what was selected early is selected again for
+    an arrival. ``jitter`` (parts per million) is by how much two turns of one row set differ.
     ``last`` are size and span of the newest row set, ``second`` the batch that is its second turn,
-    ``waited`` the newest batch whose successor was made to wait.
+    ``waited`` the newest batch whose successor was made to wait, or selected again.
     """
 
     late_share: int
+    again: bool = False
     margin: int = _MARGIN_START
     spans: Durations = field(default_factory=Durations)
     preparations: Durations = field(default_factory=Durations)
@@ -109,6 +111,13 @@ class JustInTime:
 
     def delay(self, batch: Batch) -> int:
         """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
+        return 0 if self.again else self.latest(batch)
+
+    def latest(self, batch: Batch) -> int:
+        """Return how long after its dispatch a preparation behind ``batch`` may still begin.
+
+        0 when that is not known, or when there is no time at all.
+        """
         if self.margin > _MARGIN_MAX:
             return 0
         size = _size(batch)
@@ -124,7 +133,7 @@ class JustInTime:
         return max(0, lasts - preparation.high - lasts * self.margin // _MILLION)
 
     def waits(self, batch: Batch) -> None:
-        """The successor of ``batch`` is made to wait."""
+        """The successor of ``batch`` is made to wait, or selected again."""
         if self.learns(batch):
             self.waited = batch.batch_id
 

@@ -112,7 +112,7 @@ def test_a_step_that_becomes_shorter_is_learnt_in_the_middle_of_a_run() -> None:
             positions: list[int] = getattr(shape, "positions").tolist()  # noqa: B009 # any shape
             return 600 if positions[0] >= 60 else 1000
 
-        def repeat_ns(self, positions: np.ndarray, steps: int) -> np.ndarray:  # type: ignore[type-arg]
+        def repeat_ns(self, positions: np.ndarray, steps: int) -> np.ndarray:
             return np.where(positions[0] + np.arange(steps) >= 60, 600, 1000)
 
     device = replace(MACHINE, npu=Shorter())

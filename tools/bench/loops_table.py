@@ -46,9 +46,9 @@ SHIPPED: Final = {
 #: Requests taken, from the first on; long prompts take long.
 LIMITS: Final = {
     "Mooncake conversation": 500,
-    "Azure code": 2000,
-    "Azure conversation": 2000,
-    "ServeGen": 2000,
+    "Azure code": 1000,
+    "Azure conversation": 1000,
+    "ServeGen": 1000,
     "cancel mix": 1000,
 }
 DEVICES: Final = ("rngd-llama-3.1-8b", "fast")
@@ -78,6 +78,7 @@ def run_row(trace: Trace, speed: float, key: Row) -> Row:
         prune=key["prune"],
         noise=key.get("noise", 0.0),
         late_share=key.get("share", 1.0),
+        late_joiners=key.get("joins", False),
     )
     settings = replace(resolve(options, profile), pacing=Pacing("speed", speed))
     scene = set_up(trace, settings, profile, None)
@@ -115,10 +116,11 @@ def keys() -> Iterator[Row]:
                         "prune": prune,
                     }
     steady = {"trace": "ServeGen", "device": DEVICES[0], "limit": 1000, "load": 0.6}
-    for noise in NOISES:
-        yield {**steady, "prune": False, "noise": float(noise)}
+    for joins in (False, True):
+        for noise in NOISES:
+            yield {**steady, "prune": False, "noise": float(noise), "joins": joins}
     for share in SHARES:
-        yield {**steady, "prune": False, "noise": 20.0, "share": share}
+        yield {**steady, "prune": False, "noise": 20.0, "joins": False, "share": share}
 
 
 def collect(folder: Path, kept: Path | None) -> list[Row]:
@@ -145,7 +147,7 @@ def collect(folder: Path, kept: Path | None) -> list[Row]:
 
 def ident(row: Row) -> tuple[Any, ...]:
     """Return what tells the rows of the tables apart."""
-    names = ("trace", "device", "limit", "load", "prune", "noise", "share")
+    names = ("trace", "device", "limit", "load", "prune", "noise", "joins", "share")
     return tuple(row.get(name) for name in names)
 
 
@@ -211,10 +213,10 @@ def noise_tables(rows: list[Row]) -> list[str]:
     """Return the table of exposed preparation against margin, by noise and by late share."""
     lines = [
         (
-            "| noise ± % | late share % | margin at the end % | exposed % of preparations "
+            "| noise ± % | late share % | late joiners | margin at the end % | exposed % of preparations "
             "| TPOT p50 to overlap | TTFT p50 to eager | TTFT p99 to eager |"
         ),
-        "|---:|---:|---:|---:|---:|---:|---:|",
+        "|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for row in rows:
         if "noise" not in row:
@@ -223,6 +225,7 @@ def noise_tables(rows: list[Row]) -> list[str]:
         cells = [
             f"{row['noise']:g}",
             f"{row.get('share', 1.0):g}",
+            "yes" if row["joins"] else "no",
             f"{late['margin'] / 10_000:.2f}",
             f"{100 * late['exposed']:.2f}",
             change(overlap["tpot"], late["tpot"]),

@@ -98,13 +98,14 @@ def a_release_returns_early() -> Edits:
 
 @mutant("M36", "B16", "B17", expects=("INV-2",))
 def the_line_of_free_blocks_takes_a_block_twice() -> Edits:
-    """A block that waits for a fence is put in line for every time it was released."""
+    """A block that waits for a fence is listed, and put in line, for every time it was released."""
     return [
+        Edit("BlockPool._wait", "new = blocks[self._listed[blocks] == 0]", "new = blocks"),
         Edit(
             "BlockPool.pass_fence",
             "blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]",
             "blocks[self.references[blocks] == 0]",
-        )
+        ),
     ]
 
 

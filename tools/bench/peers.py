@@ -35,7 +35,12 @@ class VllmSteps:
             return None
         self._questions.write(f"{rows}\n")
         self._questions.flush()
-        return float(self._answers.readline())
+        answer = self._answers.readline()
+        if not answer:
+            raise RuntimeError(
+                f"{self.version} gave no answer for {rows} rows; run {_SCRIPT.name} by hand"
+            )
+        return float(answer)
 
     @property
     def _questions(self) -> IO[str]:

@@ -174,7 +174,7 @@ def walk(witness: Witness, scenarios: int) -> tuple[Failure | None, int]:
     return None, scenarios
 
 
-def asked(scenarios: int = _SCENARIOS) -> set[tuple[Enum, Enum]]:
+def asked(scenarios: int = _SCENARIOS // 2) -> set[tuple[Enum, Enum]]:
     """Return the edges that the sound kernel takes in all explorations and walks."""
     witness = Witness()
     options = Options(make_kernel=lambda config: WitnessedKernel(config, witness))

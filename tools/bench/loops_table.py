@@ -213,7 +213,7 @@ def noise_tables(rows: list[Row]) -> list[str]:
     """Return the table of exposed preparation against margin, by noise and by late share."""
     lines = [
         (
-            "| noise ± % | late share % | late joiners | margin at the end % | exposed % of preparations "
+            "| noise ± % | late share % | late joiners | margin at the end % | exposed % "
             "| TPOT p50 to overlap | TTFT p50 to eager | TTFT p99 to eager |"
         ),
         "|---:|---:|---|---:|---:|---:|---:|---:|",

@@ -28,7 +28,7 @@ class LoopOptions:
         bool,
         typer.Option(
             "--late-joiners/--no-late-joiners",
-            help="Just-in-time: prepare a waiting batch again for a new arrival where that is "
+            help="Just-in-time: select early, and prepare again for a new arrival where that is "
             "still hidden.",
             rich_help_panel=SCHEDULING,
         ),

@@ -23,6 +23,7 @@ from stepahead.commands import (
     FinishRequest,
     LoadBlocks,
     ReportCacheReset,
+    ReportPaused,
     StoreBlocks,
 )
 from stepahead.config import KernelConfig
@@ -176,6 +177,8 @@ class TierBench(Bench):
             case ReportCacheReset():
                 if command.done and self.transfers:
                     raise BenchError("the cache is reset during a transfer, which brings it back")
+                if command.done and self._keyed():
+                    raise BenchError("something has a key after a reset of everything")
             case _:
                 super()._carry_out(command)
 
@@ -191,6 +194,11 @@ class TierBench(Bench):
             read = {b for t in self._stores() for b in t.blocks.tolist()}
             if read & set(command.blocks.tolist()):
                 raise BenchError(f"load {command.transfer_id} writes what a store reads")
+            twice = {p for t in self._loads() for p in t.pages.tolist()} & {*command.pages.tolist()}
+            if twice:
+                raise BenchError(f"load {command.transfer_id} reads pages {twice} during another")
+        elif isinstance(command, ReportPaused) and (self.transfers or self.built or self.building):
+            raise BenchError("a pause is reported while a batch or a transfer is outstanding")
 
     def _check(self) -> None:
         kernel = self.kernel
@@ -217,6 +225,10 @@ class TierBench(Bench):
         size = self.config.block_size
         ends = (built.block_slots + 1) * size > built.positions[built.block_rows]
         return set(built.blocks[ends].tolist())
+
+    def _keyed(self) -> bool:
+        kernel = self.kernel
+        return bool((kernel.pool.key >= 0).any() or (kernel.pages.key >= 0).any())
 
     def _stores(self) -> list[StoreBlocks]:
         return [t for t in self.transfers.values() if isinstance(t, StoreBlocks)]

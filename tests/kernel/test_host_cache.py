@@ -320,6 +320,21 @@ def test_a_load_that_takes_too_long_counts_as_failed() -> None:
     room.drain()
 
 
+def test_what_a_load_overwrites_is_written_back_before() -> None:
+    """The load waits for those copies, and the next request finds them."""
+    room = warm(write_back=True)
+    ask(room)
+    go(room)
+    assert isinstance(room.transfers[only(room)], StoreBlocks)
+    room.transfer_done(only(room))
+    go(room)
+    assert isinstance(room.transfers[only(room)], LoadBlocks)
+    room.drain()
+    before = room.kernel.counters.host_tokens
+    serve(room, OTHER)
+    assert room.kernel.counters.host_tokens > before
+
+
 def test_one_page_can_be_loaded_while_write_back_wants_it() -> None:
     """Making room for a load must not evict the source of that load."""
     room = bench(host_pages=1, write_back=True)

@@ -3,8 +3,8 @@
     .venv/bin/python tools/bench/hit_rate.py TRACE --block-size 512                  # one at a time
     .venv/bin/python tools/bench/hit_rate.py TRACE --block-size 512 --recorded       # as recorded
 
-The cache is unbounded: KV memory has a block for every prompt block and output of the trace.
-``--device`` is the profile; its ``max_model_len`` must be above the longest prompt.
+The cache is unbounded: KV memory has a block for every prompt block and output of the trace, and
+``max_model_len`` is above the longest prompt, whatever the device profile says.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("--block-size", type=int, default=512)
     parser.add_argument("--requests", type=int, help="the first so many; default: all")
-    parser.add_argument("--device", default="rngd-llama-3.1-8b")
+    parser.add_argument("--device", default="roofline-rngd")
     parser.add_argument("--recorded", action="store_true", help="arrivals as recorded")
     parser.add_argument("--num-blocks", type=int, help="default: unbounded")
     options = parser.parse_args()
@@ -50,6 +50,8 @@ def main() -> None:
         ),
         profile,
     )
+    longest = int((trace.input_lengths + trace.output_lengths).max()) + 1
+    settings = replace(settings, max_model_len=max(settings.max_model_len, longest))
     pacing = Pacing("recorded") if options.recorded else Pacing("concurrency", 1)
     keys = block_keys(trace, size)
     watch = HitWatch(size, keys.key_count)

@@ -33,6 +33,8 @@ _DRAIN_MAX: Final = 1_500
 _SWARM: Final = 0.5
 #: How often the requests of a scenario are patient.
 _PATIENT: Final = 0.3
+#: How often several requests share a pool that holds little more than one.
+_CROWDED: Final = 0.25
 
 
 class Verb(Enum):
@@ -110,7 +112,7 @@ class Failure:
 
 def draw(random: Random, shape: Shape | None = None, length: int = 40) -> Scenario:
     """Draw a scenario of ``length`` moves."""
-    shape = shape or Shape()
+    shape = shape or Shape(crowded=random.random() < _CROWDED)
     config = _config(random, shape)
     # Some things never happen in one scenario, so that others happen more: pools fill up only
     # where nobody cancels and no model stops early.
@@ -119,7 +121,7 @@ def draw(random: Random, shape: Shape | None = None, length: int = 40) -> Scenar
     chosen = [Verb.ARRIVE, *random.choices(verbs, weights, k=length)]
     style = Style(
         block_size=config.block_size,
-        families=random.choice((1, 1, 3)),
+        families=1 if shape.crowded else random.choice((1, 1, 3)),
         patient=random.random() < _PATIENT,
     )
     return Scenario(config, tuple(_move(random, verb, shape, style) for verb in chosen))
@@ -169,6 +171,8 @@ def _config(random: Random, shape: Shape) -> KernelConfig:
     """Draw limits that are tight more often than not."""
     choice, whole = random.choice, random.randint
     block_size = choice((1, 2, 4))
+    if shape.crowded:
+        return _crowded(random, block_size, -(-(shape.prompt_max + shape.output_max) // block_size))
     lookahead = whole(0, shape.lookahead_max)
     just_in_time = lookahead > 0 and choice((False, False, True))
     longest = -(-(shape.prompt_max + shape.output_max - 1) // block_size)
@@ -190,6 +194,22 @@ def _config(random: Random, shape: Shape) -> KernelConfig:
         timing=SelectionTiming.JUST_IN_TIME if just_in_time else SelectionTiming.EARLY,
         late_joiners=just_in_time and choice((False, True)),
         prune=choice((False, True)),
+    )
+
+
+def _crowded(random: Random, block_size: int, longest: int) -> KernelConfig:
+    choice, whole = random.choice, random.randint
+    return KernelConfig(
+        num_blocks=whole(longest, longest + 2),
+        block_size=block_size,
+        max_concurrency=choice((3, 4)),
+        max_num_batched_tokens=64,
+        max_model_len=24,
+        lookahead=whole(1, 3),
+        order=choice(list(WaitingOrder)),
+        timing=choice(list(SelectionTiming)),
+        prune=choice((False, True)),
+        eos_token_id=EOS,
     )
 
 

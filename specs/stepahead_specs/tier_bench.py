@@ -177,8 +177,6 @@ class TierBench(Bench):
             case ReportCacheReset():
                 if command.done and self.transfers:
                     raise BenchError("the cache is reset during a transfer, which brings it back")
-                if command.done and self._keyed():
-                    raise BenchError("something has a key after a reset of everything")
             case _:
                 super()._carry_out(command)
 
@@ -199,6 +197,8 @@ class TierBench(Bench):
                 raise BenchError(f"load {command.transfer_id} reads pages {twice} during another")
         elif isinstance(command, ReportPaused) and (self.transfers or self.built or self.building):
             raise BenchError("a pause is reported while a batch or a transfer is outstanding")
+        elif isinstance(command, ReportCacheReset) and command.done and self._keyed():
+            raise BenchError("something has a key after a reset of everything")
 
     def _check(self) -> None:
         kernel = self.kernel

@@ -16,6 +16,7 @@ from stepahead.state import State
 
 _PRIORITY_LIMIT: Final = 1 << 20
 _ARRIVALS: Final = 1 << 40
+_KEY_LIMIT: Final = 1 << 30
 
 
 def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
@@ -35,17 +36,18 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
         reason, detail = refusal
         return RefuseRequest(request_id=event.request_id, reason=reason, detail=detail)
     config = state.config
-    handle = state.next_handle
-    state.next_handle += 1
+    handle, final = state.next_handle, _final_length(state, event)
     by_priority = config.order is WaitingOrder.PRIORITY
-    keys = event.block_keys if config.prefix_caching and event.block_keys is not None else EMPTY
+    given = event.block_keys if config.prefix_caching else None
+    keys = EMPTY if given is None else given.copy()  # the host may write its array again
     stay = Stay(
         request_id=event.request_id,
         handle=handle,
         rank=(event.priority * _ARRIVALS if by_priority else 0) + handle,
         prompt=event.prompt_length,
-        final=_final_length(state, event),
-        floor=event.prompt_length + event.min_tokens,
+        final=final,
+        # Above the final length all floors are one: nothing but the length ends it.
+        floor=min(event.prompt_length + event.min_tokens, final + 1),
         eos=-1 if event.ignore_eos or config.eos_token_id is None else config.eos_token_id,
         stops=frozenset(event.stop_token_ids),
         keys=keys,
@@ -53,7 +55,9 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
     if len(keys):
         key_max = int(keys[keys.argmax()])
         state.pool.learn_keys(key_max)
-        state.pages.learn_keys(key_max)
+        if state.tiers:
+            state.pages.learn_keys(key_max)
+    state.next_handle += 1
     state.live[handle] = stay
     state.stop_sets += bool(stay.stops)
     state.newest[event.request_id] = handle
@@ -122,6 +126,16 @@ def _bad_keys(keys: Ints, full: int) -> str | None:
             f"block_keys is {keys.dtype} of shape {keys.shape}; give at most {full} int64, one per "
             "full block of the prompt"
         )
-    if len(keys) and keys[keys.argmin()] < 0:
+    if not len(keys):
+        return None
+    if keys[keys.argmin()] < 0:
         return "block_keys holds a negative key; give integers >= 0"
+    if (key := keys[keys.argmax()]) >= _KEY_LIMIT:
+        return f"block_keys holds {key}, but keys index an array; number contents from 0 on"
+    ascending = keys[1:] > keys[:-1]
+    if np.count_nonzero(ascending) < len(ascending) and len(np.unique(keys)) < len(keys):
+        return (
+            "block_keys holds a key twice, but a key stands for a block and all before it; give "
+            "each block of a prompt its own"
+        )
     return None

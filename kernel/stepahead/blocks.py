@@ -204,10 +204,11 @@ class BlockPool:
 
     def learn_keys(self, key_max: int) -> None:
         """Make room for keys up to ``key_max``."""
-        if key_max >= len(self.block_of):
-            grown = np.full(max(2 * len(self.block_of), key_max + 1), -1, dtype=np.int64)
-            grown[: len(self.block_of)] = self.block_of
-            self.block_of = grown
+        before = len(self.block_of)
+        if key_max >= before:
+            # In place and by a quarter: a long trace has more keys than anything else.
+            self.block_of.resize(max(before + before // 4, key_max + 1), refcheck=False)
+            self.block_of[before:] = -1
 
     def match(self, keys: Ints) -> Ints:
         """Return the blocks that hold the longest known prefix of ``keys``."""

@@ -151,7 +151,7 @@ class RunRecord:
         changes = np.zeros(len(times) + 1, dtype=np.int64)
         np.add.at(changes, firsts, 1)
         np.add.at(changes, lasts, -1)
-        weights = np.cumsum(changes)[: max(len(times) - 1, 0)]
+        weights = np.cumsum(changes, out=changes)[: max(len(times) - 1, 0)]
         order = np.lexsort((firsts, requests))
         requests, firsts, lasts = requests[order], firsts[order], lasts[order]
         joined = requests[1:] == requests[:-1]

@@ -18,6 +18,7 @@ Ints = NDArray[np.int64]
 
 PERCENTILES: Final = (25, 50, 75, 90, 95, 99)
 _SPLIT: Final = 1 << 20
+_PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,16 +47,18 @@ def distribution(values: Ints, weights: Ints | None = None) -> Distribution | No
     if weights is None:
         weights = np.ones(len(values), dtype=np.int64)
     used = weights > 0
-    values, weights = values[used], weights[used]
+    if np.count_nonzero(used) < len(used):
+        values, weights = values[used], weights[used]
     if not len(values):
         return None
+    total = weighted_sum(values, weights)
     order = np.argsort(values, kind="stable")
-    values, weights = values[order], weights[order]
-    ends = np.cumsum(weights)
+    values, ends = values[order], weights[order]
+    np.cumsum(ends, out=ends)
     count = int(ends[-1])
     return Distribution(
         count=count,
-        mean_ns=round(Fraction(weighted_sum(values, weights), count)),
+        mean_ns=round(Fraction(total, count)),
         percentiles_ns=tuple(_percentile(values, ends, count, percent) for percent in PERCENTILES),
     )
 
@@ -65,8 +68,13 @@ def weighted_sum(values: Ints, weights: Ints) -> int:
 
     Values are split in two, so that 2**38 values below 2**45 ns (ten hours) fit.
     """
-    high, low = np.divmod(values, _SPLIT)
-    return int(np.dot(high, weights)) * _SPLIT + int(np.dot(low, weights))
+    total = 0
+    # Piece by piece, so that a sample of millions needs no second one for the parts.
+    for start in range(0, len(values), _PIECE):
+        piece, counts = values[start : start + _PIECE], weights[start : start + _PIECE]
+        high, low = np.divmod(piece, _SPLIT)
+        total += int(np.dot(high, counts)) * _SPLIT + int(np.dot(low, counts))
+    return total
 
 
 def _percentile(values: Ints, ends: Ints, count: int, percent: int) -> int:

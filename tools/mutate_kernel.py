@@ -20,8 +20,9 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import FunctionType
@@ -61,8 +62,8 @@ class Change:
         return "\n".join([f"in {self.place}", *kept])
 
 
-def changes(module: str) -> Iterator[Change]:
-    """Return every mutant of one module of the kernel, in order."""
+def changes(module: str) -> Iterator[Callable[[], Change]]:
+    """Return every mutant of one module of the kernel, in order; each is written when called."""
     # mutmut is no dependency of ours, so its types are not there to be checked.
     mutmut: Any = importlib.import_module("mutmut.mutation.file_mutation")
     cst: Any = importlib.import_module("libcst")
@@ -73,9 +74,14 @@ def changes(module: str) -> Iterator[Change]:
         function = mutation.contained_by_top_level_function
         if function is None or id(function) not in owners:
             continue
-        changed = mutmut.deep_replace(function, mutation.original_node, mutation.mutated_node)
-        before, after = (cst.Module([node]).code for node in (function, changed))
-        yield Change(owners[id(function)], textwrap.dedent(before), textwrap.dedent(after))
+        yield partial(_written, mutmut, cst, mutation, owners[id(function)])
+
+
+def _written(mutmut: Any, cst: Any, mutation: Any, place: str) -> Change:  # noqa: ANN401 # as above
+    function = mutation.contained_by_top_level_function
+    changed = mutmut.deep_replace(function, mutation.original_node, mutation.mutated_node)
+    before, after = (cst.Module([node]).code for node in (function, changed))
+    return Change(place, textwrap.dedent(before), textwrap.dedent(after))
 
 
 def _functions(cst: Any, tree: Any) -> Iterator[tuple[int, str]]:  # noqa: ANN401 # see `changes`
@@ -131,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, default=100, help="mutants; 0 for all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--modules", default="", help="names, separated by commas; default all")
-    parser.add_argument("--seconds", type=float, default=120.0, help="a mutant may take")
+    parser.add_argument("--seconds", type=float, default=60.0, help="a mutant may take")
     options = parser.parse_args(arguments)
     os.chdir(ROOT)  # mutmut reads its configuration from here
     names = [path.stem for path in sorted(KERNEL.glob("*.py")) if path.stem not in LEFT_OUT]
@@ -142,12 +148,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         picked = Random(options.seed).sample(range(len(every)), options.sample)  # noqa: S311
         chosen = [every[index] for index in sorted(picked)]
     found: Counter[str] = Counter()
-    for change in chosen:
+    for written in chosen:
+        change = written()
         try:
             verdict = judge(change, options.seconds)
         except StaleMutant:
             verdict = "not a plain function"
         found[verdict] += 1
+        print(f"{verdict:10} {change.place}", file=sys.stderr, flush=True)
         if verdict == "survives":
             print(change, end="\n\n", flush=True)
     judged = len(chosen) - found["not a plain function"]

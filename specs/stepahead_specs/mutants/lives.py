@@ -272,7 +272,7 @@ def the_oldest_is_the_first_victim() -> Edits:
     ]
 
 
-@mutant("B123", expects=("INV-31", "progress"))
+@mutant("B123", expects=("INV-31", "kernel", "progress"))
 def a_victim_stays_in_the_plan() -> Edits:
     """A request that is preempted for the batch under construction keeps its row in it."""
     return [
@@ -292,6 +292,20 @@ def the_request_behind_a_victim_is_skipped() -> Edits:
             "_plan",
             "            able = _able(state)\n            short = len(able)\n        else:\n",
             "            able = _able(state)[1:]\n            short = len(able)\n        else:\n",
+        )
+    ]
+
+
+@mutant("B124", "B125", expects=("INV-16", "INV-33"))
+def the_second_in_line_is_served_first() -> Edits:
+    """Of several waiting requests, the second is looked at before the first."""
+    return [
+        Edit(
+            "WaitingLine.head",
+            "    while self._heap:\n",
+            "    if len(self._stays) > 1:\n"
+            "        return self._stays[sorted(self._stays)[1]]\n"
+            "    while self._heap:\n",
         )
     ]
 
@@ -322,7 +336,7 @@ def a_preempted_request_goes_to_the_end_of_the_line() -> Edits:
     ]
 
 
-@mutant("ours", expects=("INV-16",))
+@mutant("ours", expects=("INV-16", "INV-31"))
 def priorities_are_read_backwards() -> Edits:
     """The request with the largest priority number is served first."""
     return [Edit("arrive", "(event.priority * _ARRIVALS", "(-event.priority * _ARRIVALS")]

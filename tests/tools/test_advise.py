@@ -135,6 +135,7 @@ def test_advise_names_a_loop_and_says_what_it_costs(tiny_trace: Path, tmp_path: 
         assert sentence in words
     goodput = {name: point["goodput"] for name, point in document["best"].items()}
     assert goodput[document["use"]] >= max(goodput.values()) * 0.995
+    assert "…" not in done.stdout  # 80 columns hold the tables
     again = run("advise", str(tiny_trace), *SMALL, *asked, "--json", "-")
     assert again.stdout == target.read_text(encoding="utf-8")
 

@@ -220,15 +220,23 @@ def test_an_overloaded_run_makes_no_claim_about_ttft(tiny_trace: Path) -> None:
     ("command", "options"), [("compare", CompareOptions), ("replay", ReplayOptions)]
 )
 def test_help_explains_every_option_and_the_units_of_time(command: str, options: type) -> None:
-    """Each field of the options is a parameter with a sentence."""
-    done = CliRunner(env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}).invoke(
-        app, [command, "--help"]
-    )
+    """Each field of the options is a parameter with a sentence, whole in 80 columns."""
+    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, [command, "--help"])
     words = " ".join(done.stdout.split())
     for field in fields(options):
         if field.name != "trace":
             assert f"--{field.name.replace('_', '-')}" in words
     assert "Arrival times in a trace are ms" in words
+    for group in ("Arguments", "Scheduling", "KV cache tiers", "Output"):
+        assert f"\n{group}:\n" in done.stdout
+
+
+def test_the_list_of_commands_says_whole_sentences() -> None:
+    """A sentence that ends in dots tells a newcomer nothing."""
+    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["--help"])
+    listed = done.stdout.partition("Commands:\n")[2].splitlines()
+    assert len(listed) == len(app.registered_commands)
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
 def test_objectives_may_follow_one_option() -> None:

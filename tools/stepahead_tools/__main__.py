@@ -23,6 +23,7 @@ from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode=None,  # plain help, see stepahead_tools.help_text
     help="Replay request traces under eager and overlap scheduling, in simulated time.",
 )
 
@@ -61,7 +62,7 @@ def _replay(options: ReplayOptions) -> None:
 
 
 def _explore(options: ExploreOptions) -> None:
-    """Explore every interleaving of the real kernel within bounds.
+    """Explore every interleaving of the kernel within bounds.
 
     Clients come and leave at any moment, the host is ready at any moment, the NPU ends any row with
     EOS or not: breadth first, with all invariants on every step. Prints the shortest run that
@@ -73,7 +74,7 @@ def _explore(options: ExploreOptions) -> None:
 
 
 def _advise(options: AdviseOptions) -> None:
-    """Say which loop to use on a load, for how much goodput, and why.
+    """Say which loop to use on a load, and why.
 
     Searches the load, or the number of clients, at which each loop gives the most requests/s that
     meet --goodput while --slo holds. Then compares the loops at the eager loop's best load: what
@@ -86,7 +87,7 @@ def _advise(options: AdviseOptions) -> None:
 
 
 def _calibrate(options: CalibrateOptions) -> None:
-    """Compare a device profile with the measurements that it was fitted to.
+    """Compare a device profile with its measurements.
 
     Simulates the closed loop of every measured row, says which rows the fit has seen, and prints
     the median and the worst error.
@@ -97,11 +98,11 @@ def _calibrate(options: CalibrateOptions) -> None:
 
 
 def _check(options: CheckOptions) -> None:
-    """Check a history that any engine has written, in JSON lines.
+    """Check a history that any engine has written.
 
-    Prints what was checked, what was found and what could not be checked. The engine is not needed,
-    nor is the kernel. The format is that of stepahead_specs.conformance.history; how to write one
-    stands in specs/conformance.md.
+    A history is a file of JSON lines. Prints what was checked, what was found and what could not be
+    checked. The engine is not needed, nor is the kernel. The format is that of
+    stepahead_specs.conformance.history; how to write one stands in specs/conformance.md.
     """
     from stepahead_tools.histories import check  # noqa: PLC0415 # imported when it runs
 
@@ -109,11 +110,11 @@ def _check(options: CheckOptions) -> None:
 
 
 def _mutants(options: MutantsOptions) -> None:
-    """Plant known defects of real schedulers into the kernel, one at a time, and hunt them.
+    """Plant known defects into the kernel, and hunt them.
 
-    Random walks and the bounded explorer, with all invariants, must notice each of them. Prints who
-    noticed, after how much, and at the end which invariant catches what. Exits with 1 if a mutant
-    survives.
+    They are defects of real schedulers, planted one at a time. Random walks and the bounded
+    explorer, with all invariants, must notice each of them. Prints who noticed, after how much, and
+    at the end which invariant catches what. Exits with 1 if a mutant survives.
     """
     from stepahead_tools.mutants import hunt_mutants  # noqa: PLC0415 # imported when it runs
 

@@ -162,8 +162,10 @@ def _scan_table(advice: Advice) -> Table:
         title_justify="left",
     )
     table.add_column("what if", no_wrap=True)
+    # Two lines per heading, so that 80 columns hold the table.
     for name in (
-        "prep./step", "TPOT overlap", "just-in-t.", "E2EL overlap", "just-in-t.", "NPU wasted",
+        "prep. /\nstep", "TPOT\noverlap", "just in\ntime", "E2EL\noverlap", "just in\ntime",
+        "NPU\nwasted",
     ):  # fmt: skip
         table.add_column(name, justify="right", no_wrap=True)
     for scan in (advice.cpu, advice.outputs, advice.cancels):

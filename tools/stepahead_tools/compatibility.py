@@ -20,7 +20,10 @@ class CompatibilityOptions:
 
 
 def compatibility(options: CompatibilityOptions) -> None:
-    """Print the compatibility table of a version, and the pairs that do not simply work."""
+    """Print the compatibility table of a product version.
+
+    After it come the pairs of features that do not simply work together.
+    """
     from stepahead_tools.compatibility_table import show_compatibility  # noqa: PLC0415 # for this
 
     show_compatibility(options.product_version.value)

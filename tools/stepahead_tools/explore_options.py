@@ -29,7 +29,8 @@ class ExploreOptions:
         str,
         typer.Option(
             metavar="N,N,...",
-            help="Prompt lengths, repeated over the requests. Default: 1 and 2 in turn.",
+            help="Prompt lengths, repeated over the requests. Default: 1 and 2 in turn, "
+            "where 2 fits.",
             show_default=False,
             rich_help_panel=_BOUNDS,
         ),

@@ -69,7 +69,8 @@ class MachineOptions:
         bool,
         typer.Option(
             "--check",
-            help="Check the invariants after each step; for small runs.",
+            help="Check the invariants after each step. Its time grows with steps times KV "
+            "blocks: take a small --limit and --num-blocks.",
             rich_help_panel=_MACHINE,
         ),
     ] = False

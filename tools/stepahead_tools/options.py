@@ -21,6 +21,7 @@ from stepahead_tools.engine_options import (
     SchedulingOptions,
     TierOptions,
 )
+from stepahead_tools.help_text import GroupedHelp
 from stepahead_tools.load_options import EndOptions, LoadOptions
 from stepahead_tools.loop_options import LoopOptions
 from stepahead_tools.machine_options import MachineOptions, OutputOptions, RemoteOptions
@@ -117,4 +118,4 @@ def add_command(
     command.__doc__ = unwrapped(run.__doc__ or "")
     command.__annotations__ = {}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name)(command)
+    app.command(name, cls=GroupedHelp)(command)

@@ -124,25 +124,25 @@ def keys() -> Iterator[Row]:
 
 
 def collect(folder: Path, kept: Path | None) -> list[Row]:
-    """Run every row that is not kept from an earlier call."""
-    rows: list[Row] = []
+    """Run every row that is not kept from an earlier call; return all, in order."""
+    rows: dict[tuple[Any, ...], Row] = {}
     if kept is not None and kept.exists():
-        rows = [json.loads(line) for line in kept.read_text().splitlines()]
+        found: list[Row] = [json.loads(line) for line in kept.read_text().splitlines()]
+        rows = {ident(row): row for row in found}
     speeds: dict[tuple[str, str, int], tuple[Trace, Fraction]] = {}
     for key in keys():
-        if any(ident(row) == ident(key) for row in rows):
+        if ident(key) in rows:
             continue
         name, device, limit = key["trace"], key["device"], key["limit"]
         if (name, device, limit) not in speeds:
             speeds[name, device, limit] = capacity(folder, name, device, limit)
         trace, speed = speeds[name, device, limit]
-        row = run_row(trace, float(Fraction(str(key["load"])) * speed), key)
-        rows.append(row)
+        row = rows[ident(key)] = run_row(trace, float(Fraction(str(key["load"])) * speed), key)
         if kept is not None:
             with kept.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
-    return rows
+    return [rows[ident(key)] for key in keys()]
 
 
 def ident(row: Row) -> tuple[Any, ...]:
@@ -170,17 +170,23 @@ def main_table(rows: list[Row], device: str) -> list[str]:
     """Return the table of one device."""
     lines = [
         (
-            "| trace | load | dead rows | TTFT p50 ms eager | overlap | just-in-time | change "
-            "| TTFT p99 ms eager | overlap | just-in-time | change | TPOT p50 ms eager | overlap "
-            "| just-in-time | to overlap | wasted rows overlap | just-in-time | exposed % | aim |"
+            "| trace | requests | load | dead rows | TTFT p50 ms eager | overlap | just-in-time "
+            "| to eager | TTFT p99 ms eager | overlap | just-in-time | to eager "
+            "| TPOT p50 ms eager | overlap | just-in-time | to overlap "
+            "| wasted rows overlap | just-in-time | exposed % | aim |"
         ),
-        "|---|---:|---|" + "---:|" * 15 + "---|",
+        "|---|---:|---:|---|" + "---:|" * 15 + "---|",
     ]
     for row in rows:
         if row["device"] != device or "noise" in row:
             continue
         eager, overlap, late = (row[loop.name] for loop in (EAGER, OVERLAP, JUST_IN_TIME))
-        cells = [row["trace"], str(row["load"]), "dropped" if row["prune"] else "masked"]
+        cells = [
+            row["trace"],
+            str(row["limit"]),
+            str(row["load"]),
+            "dropped" if row["prune"] else "masked",
+        ]
         for place in (0, 1):
             times = [run["ttft"][place] for run in (eager, overlap, late)]
             cells += [*(digits(time) for time in times), change(times[0], times[2])]

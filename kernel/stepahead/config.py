@@ -94,20 +94,19 @@ class KernelConfig:
                 raise ConfigError(
                     option=name, value=value, expected=f"an integer from {low} to {high}"
                 )
-        if self.eos_token_id is not None and self.eos_token_id < 0:
-            raise ConfigError(
-                option="eos_token_id", value=self.eos_token_id, expected="None or an integer >= 0"
-            )
+        for name, low in (("eos_token_id", 0), ("write_through_threshold", 1)):
+            given: object = getattr(self, name)
+            if given is not None and not (type(given) is int and low <= given <= _INT64_MAX):
+                large = type(given) is int and given > _INT64_MAX
+                expected = f"None or an integer {'below 2**63' if large else f'>= {low}'}"
+                raise ConfigError(option=name, value=given, expected=expected)
+        for name, kind in _KINDS:
+            choice: object = getattr(self, name)
+            if not isinstance(choice, kind):
+                raise ConfigError(option=name, value=choice, expected=f"a {kind.__name__}")
         self._check_tiers()
 
     def _check_tiers(self) -> None:
-        threshold = self.write_through_threshold
-        if threshold is not None and threshold < 1:
-            raise ConfigError(
-                option="write_through_threshold",
-                value=threshold,
-                expected="None or an integer >= 1",
-            )
         for name, needs, there in (
             ("host_pages", "0 without prefix_caching", self.prefix_caching),
             ("remote", "False without prefix_caching", self.prefix_caching),
@@ -120,6 +119,18 @@ class KernelConfig:
                 raise ConfigError(option=name, value=value, expected=needs)
 
 
+_INT64_MAX = (1 << 63) - 1
+_KINDS: tuple[tuple[str, type], ...] = (
+    ("order", WaitingOrder),
+    ("preference", BatchPreference),
+    ("timing", SelectionTiming),
+    ("late_joiners", bool),
+    ("prune", bool),
+    ("prefix_caching", bool),
+    ("write_back", bool),
+    ("layerwise_reload", bool),
+    ("remote", bool),
+)
 _RANGES = (
     ("num_blocks", 1, 1 << 30),
     ("block_size", 1, 1 << 20),

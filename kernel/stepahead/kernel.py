@@ -40,7 +40,7 @@ from stepahead.planning import may_select, select
 from stepahead.reservation import undo
 from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
 from stepahead.state import Counters, Snapshot, State
-from stepahead.stretches import Repeat, horizon, leap, repeat
+from stepahead.stretches import Repeat, check_turns, horizon, leap, repeat
 from stepahead.tables import BatchState, BatchTrigger
 from stepahead.transfers import Transfer
 from stepahead.views import (
@@ -324,6 +324,11 @@ def _building(state: State, batch_id: int) -> Batch:
 def _executed(state: State, event: BatchExecuted) -> list[Command]:
     batch = in_flight(state, event.batch_id)
     check_tokens(batch, event.tokens)
+    if event.ended_at >= 0 and not batch.dispatched_at <= event.ended_at <= event.at:
+        raise HostContractError(
+            f"batch {batch.batch_id} is reported at {event.at} to have ended at {event.ended_at}, "
+            f"dispatched at {batch.dispatched_at}; report an end between the two, or -1"
+        )
     for load in batch.loads:
         if state.ledger.waited_for(load):
             raise HostContractError(
@@ -338,6 +343,7 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
                 f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
                 "rows; ask Kernel.repeat first"
             )
+        check_turns(state, batch, event.tokens[:-1])
         leap(state, event.tokens[:-1])
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at

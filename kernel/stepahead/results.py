@@ -106,8 +106,12 @@ def check_tokens(batch: Batch, tokens: Ints) -> None:
     """Check shape and values of what the device returned.
 
     Raises:
-        HostContractError: not one token per step and sampling row, or a live row's is negative.
+        HostContractError: not one int64 per step and sampling row, or a live row's is negative.
     """
+    if tokens.dtype != np.int64:
+        raise HostContractError(
+            f"batch {batch.batch_id} returned tokens of type {tokens.dtype}; give int64"
+        )
     sampling = len(batch.seats) if batch.decode else int(batch.samples.sum())
     if tokens.ndim != 2 or tokens.shape[0] < 1 or tokens.shape[1] != sampling:  # noqa: PLR2004
         raise HostContractError(

@@ -16,7 +16,7 @@ import numpy as np
 from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
-from stepahead.errors import KernelBug
+from stepahead.errors import HostContractError, KernelBug
 from stepahead.host_cache import untouched
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
@@ -107,6 +107,30 @@ def repeat(state: State, limit: int) -> Repeat | None:
         block_slots=growth.slots,
         blocks=state.pool.peek(len(growth.rows)),
     )
+
+
+def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
+    """Check that no token before the last step ends a request; shape ``(turns, rows)``.
+
+    Raises:
+        HostContractError: the host did not stop there.
+    """
+    columns, seats = state.columns, batch.seats
+    ending = tokens == columns.eos[seats]
+    if state.stop_sets:
+        for row, stay in enumerate(state.stays(seats)):
+            for token in stay.stops:
+                ending[:, row] |= tokens[:, row] == token
+    if not np.count_nonzero(ending):
+        return
+    lengths = columns.known[seats] + np.arange(1, len(tokens) + 1)[:, None]
+    steps, rows = (ending & (lengths >= columns.floor[seats])).nonzero()
+    if len(steps):
+        raise HostContractError(
+            f"batch {batch.batch_id} came back after {len(tokens) + 1} steps, but request "
+            f"{batch.handles[rows[0]]} ended with step {steps[0] + 1}; stop at the first token "
+            "that ends a request"
+        )
 
 
 def leap(state: State, tokens: Ints) -> None:

@@ -103,6 +103,17 @@ BROKEN = {
             "kernel"
         ),
     ),
+    "type": (
+        BatchExecuted(batch_id=1, tokens=np.array([[9.0]]), at=0),
+        "batch 1 returned tokens of type float64; give int64",
+    ),
+    "end": (
+        BatchExecuted(batch_id=1, tokens=tokens(9), at=2, ended_at=3),
+        (
+            "batch 1 is reported at 2 to have ended at 3, dispatched at 0; report an end between "
+            "the two, or -1"
+        ),
+    ),
     "stretch": (
         BatchExecuted(batch_id=1, tokens=np.ones((3, 1), dtype=np.int64), at=0),
         "batch 1 came back after 3 steps, 1 keep its rows; ask Kernel.repeat first",
@@ -182,6 +193,22 @@ REFUSALS = {
         RefusalReason.BAD_PARAMETERS,
         "block_keys holds a negative key; give integers >= 0",
     ),
+    "key beyond every index": (
+        arrival("b", block_keys=np.array([1 << 60])),
+        RefusalReason.BAD_PARAMETERS,
+        (
+            "block_keys holds 1152921504606846976, but keys index an array; number contents from 0 "
+            "on"
+        ),
+    ),
+    "key twice": (
+        arrival("b", prompt=6, block_keys=np.array([3, 4, 3])),
+        RefusalReason.BAD_PARAMETERS,
+        (
+            "block_keys holds a key twice, but a key stands for a block and all before it; give "
+            "each block of a prompt its own"
+        ),
+    ),
     "live id": (
         arrival("a"),
         RefusalReason.DUPLICATE_ID,
@@ -247,6 +274,68 @@ def test_a_bad_limit_names_the_option_and_the_range() -> None:
     with pytest.raises(ConfigError) as caught:
         make(eos_token_id=-1)
     assert str(caught.value) == "eos_token_id=-1 is not usable; give None or an integer >= 0"
+    with pytest.raises(ConfigError) as caught:
+        make(eos_token_id=1 << 63)
+    assert str(caught.value) == (
+        "eos_token_id=9223372036854775808 is not usable; give None or an integer below 2**63"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("order", "priority", "a WaitingOrder"),
+        ("prune", "no", "a bool"),
+        ("write_through_threshold", 1.5, "None or an integer >= 1"),
+    ],
+)
+def test_a_limit_of_the_wrong_type_is_not_taken_for_another(
+    option: str, value: object, expected: str
+) -> None:
+    """A word that is no member of the enum must not mean its default."""
+    with pytest.raises(ConfigError) as caught:
+        make(**{option: value})
+    assert str(caught.value) == f"{option}={value!r} is not usable; give {expected}"
+
+
+def test_limits_beyond_any_column_are_only_as_large_as_the_request() -> None:
+    """A client's numbers may be anything; EOS below min_tokens does not end the request."""
+    kernel = make(eos_token_id=9)
+    assert isinstance(kernel.step(arrival(tokens=1 << 70, min_tokens=1 << 70))[0], AdmitRequest)
+    finished: list[FinishRequest] = []
+    for batch in range(1, 10):
+        kernel.step(HostReady(at=0))
+        kernel.step(BatchPrepared(batch_id=batch, at=0))
+        _, *finished = kernel.step(BatchExecuted(batch_id=batch, tokens=tokens(9), at=0))  # type: ignore[assignment]
+    assert [(end.reason, end.output_tokens) for end in finished] == [(FinishReason.LENGTH, 9)]
+
+
+@pytest.mark.parametrize(
+    ("eos", "stops", "step"), [(9, (), 2), (None, (9,), 2), (None, (1 << 70, 9), 2)]
+)
+def test_a_stretch_that_runs_past_an_ending_token_is_refused(
+    eos: int | None, stops: tuple[int, ...], step: int
+) -> None:
+    """The host must stop where a request ends; nothing has changed, and it may report that."""
+    kernel = make(num_blocks=32, max_model_len=40, eos_token_id=eos)
+    kernel.step(arrival(tokens=20, min_tokens=3, stop_token_ids=stops))
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=1, at=0))
+    kernel.step(BatchExecuted(batch_id=1, tokens=tokens(9), at=0))
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=2, at=0))
+    before = kernel.digest()
+    past = np.array([[9], [9], [5]], dtype=np.int64)  # the second of them is the third output token
+    with pytest.raises(HostContractError) as caught:
+        kernel.step(BatchExecuted(batch_id=2, tokens=past, at=0))
+    assert str(caught.value) == (
+        f"batch 2 came back after 3 steps, but request 1 ended with step {step}; stop at the first "
+        "token that ends a request"
+    )
+    assert kernel.digest() == before
+    *_, last = kernel.step(BatchExecuted(batch_id=2, tokens=past[:2], at=0))
+    assert isinstance(last, FinishRequest)
+    assert (last.reason, last.output_tokens) == (FinishReason.STOP, 3)
 
 
 def test_an_id_may_come_again_while_the_old_one_drains() -> None:

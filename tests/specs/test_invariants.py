@@ -230,7 +230,7 @@ CORRUPTIONS = [
         ("request 1 holds 2 blocks, 3 hold its 6 scheduled positions",),
     ),
     Corruption(
-        "every_input_is_the_request_s_own_token",
+        "every_input_is_a_token_of_its_own_request",
         filled,
         lambda seen: setattr(seen.batches[2], "fills", ((0, 96),)),
         (

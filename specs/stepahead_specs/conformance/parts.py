@@ -49,7 +49,7 @@ NEEDS: Final[Mapping[str, tuple[Part, ...]]] = {
     "every_request_ends": (Part.DRAINED,),
     "nobody_overtakes_in_the_line": (),
     "a_handle_names_one_stay": (),
-    "every_input_is_the_request_s_own_token": (Part.INPUTS,),
+    "every_input_is_a_token_of_its_own_request": (Part.INPUTS,),
     "no_placeholder_is_seen": (),
     "counts_equal_the_rows_in_flight": (Part.COUNTS,),
     "results_reach_their_own_stay_and_epoch": (),

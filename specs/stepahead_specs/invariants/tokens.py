@@ -12,7 +12,7 @@ _CATALOGUE: Final = "catalogue of known defects"
 
 
 @invariant("INV-7", source=f"{_CATALOGUE}: fill-in")
-def every_input_is_the_request_s_own_token(seen: Observation) -> Iterator[str]:
+def every_input_is_a_token_of_its_own_request(seen: Observation) -> Iterator[str]:
     """Each sampled token that a dispatched live row reads is given once, as it came back."""
     for batch in seen.now.dispatched:
         for index, row in enumerate(batch.rows):

@@ -185,7 +185,7 @@ class Simulation:
         self._patience: Final[dict[int, int]] = {}
         self._ended = 0
         self._usage: Final = _Usage(kernel.pool)
-        for _ in range(1 if closed_loop is None else closed_loop):
+        for _ in range(1 if closed_loop is None else min(closed_loop, len(workload))):
             self._bring_next(0)
 
     @property

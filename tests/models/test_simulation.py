@@ -155,6 +155,12 @@ def test_closed_loop_lets_the_next_request_arrive_when_one_ends() -> None:
     ]  # fmt: skip
 
 
+def test_a_closed_loop_of_more_clients_than_requests_brings_each_request_once() -> None:
+    """Clients beyond the requests have nothing to send, however many they are."""
+    record = _run(plain_workload([4, 4], max_tokens=[1, 1]), closed_loop=10**15)
+    assert record.arrivals_ns.tolist() == [0, 0]
+
+
 # -- ends -------------------------------------------------------------------------------------
 
 

@@ -276,6 +276,35 @@ def test_help_texts_are_paragraphs() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "sentence"),
+    [
+        ("replay", ["--journal", "{trace}"], "--journal {trace} would be written over the trace"),
+        (
+            "replay",
+            ["--journal", "{folder}/out", "--json", "{folder}/out"],
+            "--journal {folder}/out would be written over --json",
+        ),
+        (
+            "compare",
+            ["--journal", "{folder}/out.j", "--json", "{folder}/out.overlap.j"],
+            "--journal {folder}/out.overlap.j would be written over --json",
+        ),
+    ],
+)
+def test_nothing_is_written_over_what_is_read_or_written(
+    tiny_trace: Path, tmp_path: Path, command: str, words: list[str], sentence: str
+) -> None:
+    """Under whatever name; the trace is still there afterwards."""
+    before = tiny_trace.read_bytes()
+    names = {"trace": str(tiny_trace), "folder": str(tmp_path)}
+    filled = [word.format(**names) for word in words]
+    done = run(command, str(tiny_trace), *SMALL, *filled)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"stepahead: {sentence.format(**names)}; give another file\n"
+    assert tiny_trace.read_bytes() == before
+
+
 @pytest.mark.parametrize("flag", ["--json", "--journal"])
 def test_a_target_that_cannot_be_written_is_refused_at_once(
     tiny_trace: Path, tmp_path: Path, flag: str

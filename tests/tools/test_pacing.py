@@ -10,6 +10,8 @@ from stepahead_models.traces import Trace, read_trace
 from stepahead_tools.errors import OptionError
 from stepahead_tools.pacing import Pacing, pace
 
+BEYOND = "moves the last arrival beyond 2**62 ns (146 years)"
+
 
 @pytest.fixture
 def trace(tiny_trace: Path) -> Trace:
@@ -37,6 +39,31 @@ def test_load_without_a_capacity_is_a_mistake_of_ours(trace: Trace) -> None:
     """Nothing is assumed about what a device can do."""
     with pytest.raises(ValueError, match=r"^pacing by load needs the capacity; measure it first$"):
         pace(trace, Pacing("load", 0.5), 0, None)
+
+
+@pytest.mark.parametrize(
+    ("pacing", "reason"),
+    [
+        (
+            Pacing("speed", 1e-300),
+            f"speed 1e-300 {BEYOND}",
+        ),
+        (
+            Pacing("rate", 1e-300),
+            f"rate 1e-300/s {BEYOND}",
+        ),
+        (Pacing("load", 1e308), "integer division result too large for a float"),
+    ],
+)
+def test_what_no_clock_can_hold_is_refused_by_option(
+    trace: Trace, pacing: Pacing, reason: str
+) -> None:
+    """The sentence names the option and the trace."""
+    with pytest.raises(OptionError) as caught:
+        pace(trace, pacing, 0, Fraction(10**9))
+    assert str(caught.value) == (
+        f"--{pacing.kind} {pacing.value:g} is out of range for trace {trace.name!r}: {reason}"
+    )
 
 
 def test_random_arrivals_follow_the_seed(trace: Trace) -> None:

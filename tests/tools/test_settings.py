@@ -159,7 +159,12 @@ def test_one_option_sets_the_arrivals() -> None:
         ({"speed": 0.0}, "--speed 0 is out of range; give a number above 0"),
         ({"load": -1.0}, "--load -1 is out of range; give a number above 0"),
         ({"rate": float("inf")}, "--rate inf is out of range; give a number above 0"),
-        ({"cpu_scale": -0.5}, "--cpu-scale -0.5 is out of range; give a number of at least 0"),
+        ({"cpu_scale": -0.5}, "--cpu-scale -0.5 is out of range; give a number from 0 to 1000000"),
+        (
+            {"cpu_scale": 1e300},
+            "--cpu-scale 1e+300 is out of range; give a number from 0 to 1000000",
+        ),
+        ({"seed": -1}, "--seed -1 is out of range; give 0 or more"),
         ({"noise": 100.0}, "--noise 100 is out of range; give a percentage from 0 to below 100"),
         (
             {"max_concurrency": 100_000},

@@ -49,6 +49,17 @@ def pace(trace: Trace, pacing: Pacing, seed: int, capacity_per_s: Fraction | Non
     Raises:
         OptionError: the arrivals cannot be scaled.
     """
+    if pacing.kind == "load" and capacity_per_s is None:
+        raise ValueError("pacing by load needs the capacity; measure it first")
+    try:
+        return _paced(trace, pacing, seed, capacity_per_s or Fraction(1))
+    except (ValueError, OverflowError) as error:
+        raise OptionError(
+            f"--{pacing.kind} {pacing.value:g} is out of range for trace {trace.name!r}: {error}"
+        ) from error
+
+
+def _paced(trace: Trace, pacing: Pacing, seed: int, capacity_per_s: Fraction) -> Trace:
     match pacing.kind:
         case "recorded" | "concurrency":
             return trace
@@ -57,8 +68,6 @@ def pace(trace: Trace, pacing: Pacing, seed: int, capacity_per_s: Fraction | Non
             return trace.speed(pacing.value)
         case "load":
             _need_span(trace, "load")
-            if capacity_per_s is None:
-                raise ValueError("pacing by load needs the capacity; measure it first")
             rate = Fraction((len(trace) - 1) * _NS_PER_S, trace.span_ns)
             return trace.speed(float(Fraction(pacing.value) * capacity_per_s / rate))
         case "rate":

@@ -62,7 +62,7 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
         OptionError, InvalidOption, UnsupportedConfiguration, UnreadableConfiguration, TraceError,
         DeviceModelError, OSError: what was asked for cannot run.
     """
-    _check_targets(options)
+    _check_targets(options, loops)
     log = start_log(options.log_format.value)
     profile = load_profile(options.device)
     engine = open_engine(options, loops, profile)
@@ -148,7 +148,7 @@ def figures(session: Session, record: RunRecord) -> RunMetrics:
     )
 
 
-def _check_targets(options: RunOptions) -> None:
+def _check_targets(options: RunOptions, loops: Sequence[Loop]) -> None:
     """Refuse, before anything has run, to write where nothing can be written."""
     for flag, target in (("--json", options.json), ("--journal", options.journal)):
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
@@ -156,6 +156,30 @@ def _check_targets(options: RunOptions) -> None:
                 f"{flag} {target} cannot be written: there is no folder {target.parent}, or it is "
                 "a folder itself; give a file in a folder that exists"
             )
+    _check_overwriting(options, loops)
+
+
+def _check_overwriting(options: RunOptions, loops: Sequence[Loop]) -> None:
+    """Refuse, before anything has run, to write over what is read or was written just before."""
+    taken: dict[Path, str] = {}
+    for what, path in (
+        ("the trace", None if options.trace == DEMO else options.trace),
+        ("--config", options.config),
+        ("--device", options.device),
+    ):
+        if path is not None:
+            taken[Path(path).resolve()] = what
+    several = len(loops) > 1
+    targets = [("--json", None if options.json == STANDARD_OUTPUT else options.json)]
+    targets += [
+        ("--journal", journal_path(options.journal, loop.name, several=several)) for loop in loops
+    ]
+    for flag, target in targets:
+        if target is None:
+            continue
+        other = taken.setdefault(target.resolve(), flag)
+        if other != flag:
+            raise OptionError(f"{flag} {target} would be written over {other}; give another file")
 
 
 def write_result(session: Session, metrics: Mapping[str, RunMetrics]) -> None:

@@ -30,6 +30,7 @@ DEMO: Final = "demo"
 DEMO_LOAD: Final = 0.6
 
 _OBJECTIVES: Final = ("ttft", "tpot", "e2el")
+_CPU_SCALE_MAX: Final = 1_000_000  # host jobs of a quarter of an hour
 _NS_PER_MS: Final = 1_000_000
 _PPM_PER_PERCENT: Final = 10_000
 
@@ -249,15 +250,22 @@ def _check_ranges(options: RunOptions) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise OptionError(f"{_flag(name)} {value} is out of range; give 1 or more")
-    if options.warmup < 0:
-        raise OptionError(f"--warmup {options.warmup} is out of range; give 0 or more requests")
+    for name, unit in (("warmup", " requests"), ("seed", "")):
+        value = getattr(options, name)
+        if value < 0:
+            raise OptionError(f"--{name} {value} is out of range; give 0 or more{unit}")
     for name in ("speed", "load", "rate"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
             raise OptionError(f"--{name} {value:g} is out of range; give a number above 0")
-    if not 0 <= options.cpu_scale < math.inf:
+    _check_machine(options)
+
+
+def _check_machine(options: RunOptions) -> None:
+    if not 0 <= options.cpu_scale <= _CPU_SCALE_MAX:
         raise OptionError(
-            f"--cpu-scale {options.cpu_scale:g} is out of range; give a number of at least 0"
+            f"--cpu-scale {options.cpu_scale:g} is out of range; give a number from 0 to "
+            f"{_CPU_SCALE_MAX}"
         )
     if not 0.0001 <= options.late_share <= 50:  # noqa: PLR2004 - percent
         raise OptionError(

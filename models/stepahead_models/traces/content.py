@@ -18,8 +18,12 @@ from stepahead_models.traces.problems import UnknownTraceFormat, UnusableTrace
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+#: Written before UTF-8 text by some editors and exports; it says nothing.
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 # A few lines suffice to see the columns, also when the first ones are bad and will be skipped.
 SAMPLE_LINES_MAX: Final = 20
+#: What msgspec raises for a line that is no JSON of the type, or that nests too deep.
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 JSON_NEEDS: Final = ("timestamp", "input_length", "output_length")
 
 
@@ -44,25 +48,27 @@ NEEDED_COLUMNS: Final[dict[Layout, tuple[str, ...]]] = {
 def read_content(path: Path) -> bytes:
     """Read a file whole and undo gzip or Zstandard, whichever its first bytes announce.
 
+    A byte order mark before the text is left out.
+
     Raises:
         OSError: the file cannot be read.
         UnusableTrace: the compressed data is damaged or cut off.
     """
     data = path.read_bytes()
+    kind = "gzip" if data.startswith(GZIP_MAGIC) else "Zstandard"
     try:
         if data.startswith(GZIP_MAGIC):
-            return gzip.decompress(data)
-        if data.startswith(ZSTD_MAGIC):
-            return b"".join(_zstd_frames(data))
+            data = gzip.decompress(data)
+        elif data.startswith(ZSTD_MAGIC):
+            data = b"".join(_zstd_frames(data))
     except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
-        kind = "gzip" if data.startswith(GZIP_MAGIC) else "Zstandard"
         raise UnusableTrace(
             str(path),
             expected=f"whole {kind} data",
             found=f"damaged or cut off data ({error})",
             remedy="fetch the file again",
         ) from error
-    return data
+    return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def _zstd_frames(data: bytes) -> Iterator[bytes]:
@@ -119,7 +125,7 @@ def _columns_seen(lines: list[bytes]) -> tuple[list[str], bool]:
     for line in lines:
         try:
             fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             continue
         objects += 1
         seen.update(dict.fromkeys(fields))
@@ -132,11 +138,15 @@ def _columns_seen(lines: list[bytes]) -> tuple[list[str], bool]:
 def csv_cells(line: bytes) -> list[str]:
     """Split one CSV line into stripped cells; a record never spans lines.
 
-    So a quote that is not closed spoils its own line only. A byte that is no UTF-8 spoils its own
-    cell only: it becomes a surrogate, which no number contains.
+    So a quote that is not closed spoils its own line only, as does what the csv module refuses (a
+    carriage return, a cell of 128 KiB): then the line is one cell. A byte that is no UTF-8 spoils
+    its own cell only: it becomes a surrogate, which no number contains.
     """
-    text = line.decode("utf-8-sig", "surrogateescape")
-    cells = text.split(",") if '"' not in text else next(csv.reader([text]))
+    text = line.decode("utf-8", "surrogateescape").strip()
+    try:
+        cells = text.split(",") if '"' not in text else next(csv.reader([text]))
+    except csv.Error:
+        cells = [text]
     return [cell.strip() for cell in cells]
 
 

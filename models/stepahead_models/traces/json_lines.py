@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 
 from stepahead_models.traces.columns import ARRIVAL_NS_MAX, NONE_GIVEN
-from stepahead_models.traces.content import Layout, numbered_lines
+from stepahead_models.traces.content import UNREADABLE, Layout, numbered_lines
 from stepahead_models.traces.problems import BadLines
 from stepahead_models.traces.requests import TOKENS_EXPECTED, TOKENS_MAX, FoundRequests
 
@@ -138,7 +138,7 @@ def _decoded(
     for number, line in lines:
         try:
             row = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             _report(number, line, error, bad, unit_ns)
         else:
             yield number, row
@@ -148,7 +148,7 @@ def _report(number: int, line: bytes, error: Exception, bad: BadLines, unit_ns: 
     named = FIELD_IN_MESSAGE.search(str(error))
     try:
         raw = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         raw = None
     if named is None or raw is None:
         text = line.decode("utf-8", "backslashreplace").strip()

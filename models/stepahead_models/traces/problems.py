@@ -102,5 +102,14 @@ class BadLines:
 
 
 def shown(text: str, chars_max: int = SHOWN_CHARS_MAX) -> str:
-    """Cut a text that is quoted in a message to at most ``chars_max`` characters."""
-    return text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."
+    """Make a text fit for a message: cut to ``chars_max`` characters, what does not print escaped.
+
+    A file may hold anything, also what a terminal takes for a command or cannot write.
+    """
+    cut = text if len(text) <= chars_max else f"{text[: chars_max - 3]}..."
+    if cut.isprintable():
+        return cut
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in cut
+    )

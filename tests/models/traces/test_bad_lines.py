@@ -162,6 +162,43 @@ def test_bytes_that_are_no_text_are_shown_escaped(tmp_path: Path) -> None:
     assert (error.line, error.field, error.found) == (4, "Request tokens", "\\xff")
 
 
+def test_what_a_terminal_would_obey_is_shown_escaped(tmp_path: Path) -> None:
+    """Control characters of a file reach no terminal, whether a line or the file is at fault."""
+    error = caught_at(tmp_path / "t", f"{GOOD}\n\x1b[2J\x00\n")
+    assert error.found == "\\x1b[2J\\x00"
+    path = tmp_path / "binary"
+    path.write_bytes(b"\x1b[2J,\xff\xfe")
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert caught.value.found == "columns \\x1b[2J, \\udcff\\udcfe"
+
+
+@pytest.mark.parametrize("value", ['"' + "x" * 200_000 + '"', '"a"\rb'])
+def test_a_cell_that_the_csv_module_refuses_spoils_its_line_only(
+    tmp_path: Path, value: str
+) -> None:
+    """It is reported as a line, not raised as an error of the module."""
+    error = caught_at(tmp_path / "t", f"{BURST}6,{value},1,1\n")
+    assert (error.line, error.field) == (4, "(line)")
+
+
+def test_nesting_without_end_spoils_its_line_only(tmp_path: Path) -> None:
+    """Also in a column that nobody reads."""
+    deep = row(other="[" * 100_000 + "]" * 100_000)
+    error = caught_at(tmp_path / "t", f"{GOOD}\n{deep}\n")
+    assert (error.line, error.field) == (2, "(line)")
+
+
+@pytest.mark.parametrize("text", [GOOD, BURST])
+def test_a_byte_order_mark_says_nothing(tmp_path: Path, text: str) -> None:
+    """Exports of spreadsheets begin with one; the first line counts."""
+    path = tmp_path / "t"
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    plain = tmp_path / "plain"
+    plain.write_text(text, encoding="utf-8")
+    assert read_trace(path).digest == read_trace(plain).digest
+
+
 def test_skipping_keeps_the_good_lines_and_reports_every_bad_one(tmp_path: Path) -> None:
     """What was skipped is told, in line order, and names follow the requests that stayed."""
     path = tmp_path / "t.jsonl"

@@ -38,8 +38,18 @@ KERNEL: Final = ROOT / "kernel" / "stepahead"
 #: Declarations, and what a person reads: tests compare their texts, the searches do not see them.
 LEFT_OUT: Final = ("__init__", "arrays", "errors", "events", "commands")
 #: How a mutant's process says who noticed it.
-VERDICTS: Final = {0: "survives", 1: "walk", 2: "tiers", 3: "explorer", 4: "tests", 5: "hangs"}
+VERDICTS: Final = {
+    0: "survives",
+    1: "walk",
+    2: "tiers",
+    3: "explorer",
+    4: "tests",
+    5: "hangs",
+    6: "broken",
+}
 _HANGS: Final = 5
+#: The judge itself failed; never to be counted as a kill.
+_BROKEN: Final = 6
 _SCENARIOS: Final = range(100)
 _TIERS: Final = range(40)
 _STATES: Final = 300
@@ -120,9 +130,11 @@ def _verdict(function: FunctionType, change: Change) -> int:
             if search()[0] is not None:
                 return number
         tests = str(ROOT / "tests" / "kernel")
-        return 4 if pytest.main(["-x", "-q", "-p", "no:cacheprovider", tests]) else 0
-    except BaseException:  # noqa: BLE001 - whatever a mutant does ends here, as noticed
-        return 1
+        # Hypothesis is imported long before, by the searches.
+        quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider")
+        return 4 if pytest.main(["-x", "-q", *quiet, tests]) else 0
+    except BaseException:  # noqa: BLE001 - the searches report what a mutant does: this is ours
+        return _BROKEN
 
 
 def _silence() -> None:
@@ -156,10 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdict = "not a plain function"
         found[verdict] += 1
         print(f"{verdict:10} {change.place}", file=sys.stderr, flush=True)
-        if verdict == "survives":
+        if verdict in ("survives", "broken"):
             print(change, end="\n\n", flush=True)
     judged = len(chosen) - found["not a plain function"]
-    killed = judged - found["survives"]
+    killed = judged - found["survives"] - found["broken"]
     print(f"{len(every)} mutants in {len(names)} modules, {judged} judged")
     print(", ".join(f"{name} {count}" for name, count in found.most_common()))
     print(f"score {killed}/{judged} = {killed / max(judged, 1):.1%}")

@@ -25,7 +25,7 @@ from stepahead_specs.explorer import Bounds, explore
 
 Figures: TypeAlias = dict[str, str | int | float | None]
 _ROWS: Final = (8, 64, 256, 1024)
-_CHECKED: Final = 30
+_CHECKED: Final = 10
 #: What a step may cost as a share of vLLM's, and what it should.
 _MUST: Final = {8: 0.50, 64: 0.11, 256: 0.040, 1024: 0.018}
 _AIM: Final = {8: 0.30, 64: 0.07, 256: 0.022, 1024: 0.008}

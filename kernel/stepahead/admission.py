@@ -36,7 +36,8 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
         reason, detail = refusal
         return RefuseRequest(request_id=event.request_id, reason=reason, detail=detail)
     config = state.config
-    handle, final = state.next_handle, _final_length(state, event)
+    handle = state.next_handle
+    final = _final_length(state, event)
     by_priority = config.order is WaitingOrder.PRIORITY
     given = event.block_keys if config.prefix_caching else None
     keys = EMPTY if given is None else given.copy()  # the host may write its array again

@@ -30,7 +30,7 @@ from stepahead_tools.progress import ProgressBar
 from stepahead_tools.results import encode
 from stepahead_tools.runs import measure_capacity, set_up
 from stepahead_tools.search import Place, best_point, points_max, try_point
-from stepahead_tools.service_levels import preset, service_levels
+from stepahead_tools.service_levels import ServiceLevel, preset, service_levels
 from stepahead_tools.session import STANDARD_OUTPUT
 from stepahead_tools.settings import DEMO, resolve
 
@@ -88,8 +88,8 @@ def advise(options: AdviseOptions) -> None:
         options.json.write_text(encode(advice_document(advice)), encoding="utf-8", newline="\n")
 
 
-def _place(options: AdviseOptions) -> Place:
-    """Read the trace and the options, and measure the capacity."""
+def _refuse(options: AdviseOptions) -> None:
+    """Refuse what advise chooses itself or cannot do, before anything has run."""
     given = [name for name in _FIXED if getattr(options, name) not in (None, False)]
     if given:
         flags = ", ".join("--" + name.replace("_", "-") for name in given)
@@ -104,6 +104,10 @@ def _place(options: AdviseOptions) -> Place:
             f"--json {options.json} cannot be written: there is no folder {options.json.parent}, "
             "or it is a folder itself; give a file in a folder that exists"
         )
+
+
+def _asked(options: AdviseOptions) -> tuple[list[str], tuple[ServiceLevel, ...]]:
+    """Return the words for goodput, and what a whole run must hold."""
     goodput, levels = list(options.goodput or ()), list(options.slo or ())
     if options.preset is not None:
         if goodput or levels:
@@ -117,6 +121,13 @@ def _place(options: AdviseOptions) -> Place:
             "advise needs objectives to judge requests by; give --goodput, for example "
             "--goodput ttft:500 tpot:30, or --preset"
         )
+    return goodput, service_levels(levels)
+
+
+def _place(options: AdviseOptions) -> Place:
+    """Read the trace and the options, and measure the capacity."""
+    _refuse(options)
+    goodput, levels = _asked(options)
     profile = load_profile(options.device)
     # Times do not depend on token values, so nothing is lost by leaving them out.
     chosen = replace(options, goodput=goodput, unchecked=True)
@@ -145,5 +156,5 @@ def _place(options: AdviseOptions) -> Place:
         poisson=options.poisson and not clients,
         clients=clients,
         seeds=options.seeds,
-        levels=service_levels(levels),
+        levels=levels,
     )

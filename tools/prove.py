@@ -40,6 +40,9 @@ LADDER: Final = (
     Bounds(requests=4, blocks=8, tokens=4),
 )
 
+_FORMAL: Final = "tests/specs/test_formal.py"
+_SAME_AS_A_CAMPAIGN: Final = ("tests/specs/test_mutants.py", "tests/specs/test_table_mutants.py")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -115,23 +118,32 @@ def _hunted(what: str, bounds: str, hunts: Iterator[Hunted]) -> Row:
 
 def formal(_: argparse.Namespace) -> Iterator[Row]:
     """TLA+ and Promela against the kernel's graph."""
+    every = ("-m", "campaign or not campaign", _FORMAL)
+    yield _tested("formal models", "TLC and Spin", *every)
+
+
+def tests(_: argparse.Namespace) -> Iterator[Row]:
+    """The tests that the default suite leaves out and no other campaign here runs."""
+    others = [f"--ignore={path}" for path in (_FORMAL, *_SAME_AS_A_CAMPAIGN)]
+    yield _tested("long tests", "what is marked campaign", "-m", "campaign", *others, "tests")
+
+
+def _tested(what: str, bounds: str, *arguments: str) -> Row:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-m", "campaign or not campaign",
-         "tests/specs/test_formal.py"],
+        [sys.executable, "-m", "pytest", "-q", "-rs", *arguments],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-1]
     skipped = re.findall(r"SKIPPED .*", done.stdout)
     if done.returncode:
         sys.stdout.write(done.stdout)
-    yield Row(
-        "formal models", "TLC and Spin", last, not done.returncode, "; ".join(skipped) or "ok"
-    )
+    return Row(what, bounds, last, not done.returncode, "; ".join(skipped) or "ok")
 
 
 CAMPAIGNS: Final[dict[str, Callable[[argparse.Namespace], Iterator[Row]]]] = {
     "explorer": explorer,
     "formal": formal,
+    "tests": tests,
     "machines": machines,
     "tables": tables,
     "museum": museum,

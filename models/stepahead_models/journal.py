@@ -124,7 +124,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
                 return
             try:
                 line = json.loads(raw)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise JournalError(f"{path.name} line {number} is no JSON: {error}") from error
             if not isinstance(line, dict):
                 raise JournalError(f"{path.name} line {number} is no JSON object")

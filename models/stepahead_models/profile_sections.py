@@ -9,10 +9,11 @@ from msgspec import Meta, Struct
 from stepahead_models.cpu import CpuTerms
 
 T = TypeVar("T")
-Count = Annotated[int, Meta(ge=1)]
-Nanoseconds = Annotated[int, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-Micros = Annotated[float, Meta(ge=0)]
+# The upper limits (a petabyte, 11 days) are far beyond any machine, and keep sums within 64 bits.
+Count = Annotated[int, Meta(ge=1, le=10**15)]
+Nanoseconds = Annotated[int, Meta(ge=0, le=10**15)]
+Positive = Annotated[float, Meta(gt=0, le=1e24)]
+Micros = Annotated[float, Meta(ge=0, le=1e12)]
 Point = tuple[float, Micros]
 
 
@@ -150,7 +151,7 @@ class StagedSection(
     dense_us: Sourced[list[Point]]
     fused_one_us: Sourced[Micros]
     fused_saving_us: Sourced[Micros]
-    decode_batches: Sourced[list[Count]]
+    decode_batches: Sourced[Annotated[list[Count], Meta(min_length=1)]]
     decode: list[DecodeSection]
     chunk_multiple: Sourced[Count]
     extend_size_min: Sourced[Count]

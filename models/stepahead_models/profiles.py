@@ -145,7 +145,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
     source: Traversable = _packaged() / f"{name}.toml" if packaged else Path(name)
     try:
         profile = msgspec.convert(tomllib.loads(source.read_text(encoding="utf-8")), Profile)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+    except (
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+        UnicodeDecodeError,
+        RecursionError,
+    ) as error:
         raise DeviceModelError(
             f"device profile {source} is not usable: {error}; compare it with the packaged profiles"
         ) from error

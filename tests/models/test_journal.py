@@ -175,6 +175,13 @@ def test_an_event_that_cannot_have_happened_is_a_mismatch(tmp_path: Path) -> Non
         (b'{"journal":2}\n', "run.jsonl is no journal of schema 1; its first line says 2"),
         (b"[1]\n", "run.jsonl line 1 is no JSON object"),
         (
+            b"[" * 100_000 + b"\n",
+            (
+                "run.jsonl line 1 is no JSON: maximum recursion depth exceeded while decoding a "
+                "JSON array from a unicode string"
+            ),
+        ),
+        (
             b"{]\n",
             (
                 "run.jsonl line 1 is no JSON: Expecting property name enclosed in double quotes: "

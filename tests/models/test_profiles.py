@@ -163,6 +163,12 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
             "[memory",
             "Expected ']' at the end of a table declaration (at line 8, column 8)",
         ),
+        (
+            "base_ns = { value = 27_000,",
+            "base_ns = { value = 27_000_000_000_000_000,",
+            "Expected `int` <= 1000000000000000 - at `$.cpu.build.base_ns.value`",
+        ),
+        ("[memory]", "x = " + "[" * 9999, "maximum recursion depth exceeded"),
     ],
 )
 def test_an_unusable_file_is_refused_by_place(

@@ -57,6 +57,9 @@ def failure(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         return f"stepahead: {error.filename}: {reason}; check the path", NOT_USABLE
+    if isinstance(error, OverflowError):
+        sentence = "a time or a size went beyond 64 bits; lower what was asked for"
+        return f"stepahead: {sentence} ({error})", NOT_USABLE
     for kind, code in _CODES:
         if isinstance(error, kind):
             return f"stepahead: {error}", code

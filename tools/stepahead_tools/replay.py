@@ -50,7 +50,7 @@ def is_journal(path: Path) -> bool:
         head = file.readline(_HEADER_BYTES_MAX)
     try:
         header: object = json.loads(head)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(header, dict) and "journal" in header
 

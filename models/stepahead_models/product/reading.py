@@ -61,7 +61,7 @@ def read_engine_config(
     """
     try:
         plain: Plain = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UnreadableConfiguration(where, str(error)) from error
     _apply_options(plain, options or {})
     _derive_enabled(plain)

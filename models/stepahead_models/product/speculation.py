@@ -138,7 +138,7 @@ def read_table(option: str, given: object) -> Mapping[str, object]:
     if isinstance(given, str):
         try:
             table = json.loads(given)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             table = None
     if not isinstance(table, Mapping):
         raise InvalidOption(

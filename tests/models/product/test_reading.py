@@ -380,6 +380,11 @@ def test_a_text_that_is_no_toml_is_refused_with_its_name() -> None:
         "run.toml is not TOML: Invalid value (at line 1, column 5); correct it, or start without it"
     )
     assert caught.value.where == "run.toml"
+    with pytest.raises(UnreadableConfiguration) as caught:
+        read_engine_config("a = " + "[" * 9999, where="run.toml")
+    assert str(caught.value) == (
+        "run.toml is not TOML: maximum recursion depth exceeded; correct it, or start without it"
+    )
 
 
 DEFAULT_TEXT = """\

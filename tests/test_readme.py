@@ -13,7 +13,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 def test_the_embedding_example_runs_and_serves_both_requests() -> None:
     """The program that an engine author copies first works as it stands."""
     (program,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    done = subprocess.run(  # noqa: S603 - our own README
+    done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
     )
     assert done.stderr == ""

@@ -5,9 +5,9 @@
 
 Each mutant changes one operator, number, name or argument of one function. It lives in a process
 of its own, where the general searches of `stepahead mutants` come first (they take seconds, not the
-minutes of a test run) and `tests/kernel` after them. What none of them notices is printed as a
-diff; `tools/mutation-survivors.md` says of the known ones why they change nothing. A mutant that
-runs too long counts as killed: it hangs.
+minutes of a test run), the kernel's own tests and the recorded scenarios after them. What none of
+them notices is printed as a diff; `tools/mutation-survivors.md` judges those that are known. A
+mutant that runs too long counts as killed: it hangs.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ _BROKEN: Final = 6
 _SCENARIOS: Final = range(100)
 _TIERS: Final = range(40)
 _STATES: Final = 300
+_TESTS: Final = ("kernel", "specs/test_scenarios.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +130,10 @@ def _verdict(function: FunctionType, change: Change) -> int:
         for number, search in enumerate(searches, start=1):
             if search()[0] is not None:
                 return number
-        tests = str(ROOT / "tests" / "kernel")
+        tests = [str(ROOT / "tests" / name) for name in _TESTS]
         # Hypothesis is imported long before, by the searches.
         quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:cacheprovider")
-        return 4 if pytest.main(["-x", "-q", *quiet, tests]) else 0
+        return 4 if pytest.main(["-x", "-q", *quiet, *tests]) else 0
     except BaseException:  # noqa: BLE001 - the searches report what a mutant does: this is ours
         return _BROKEN
 

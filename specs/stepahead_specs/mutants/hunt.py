@@ -149,7 +149,10 @@ def explored(bounds: Iterable[Bounds] | None = None, states_max: int = _STATES) 
     def search() -> tuple[Failure | None, str, int]:
         states = 0
         for entry in BOUNDS if bounds is None else bounds:
-            found = explore(entry, Options(states_max=states_max))
+            try:
+                found = explore(entry, Options(states_max=states_max))
+            except Exception as error:  # noqa: BLE001 - a kernel that cannot even be copied
+                return failed(error, []), "explorer", states
             states += found.states
             if found.violation is not None:
                 return _failure(found), "explorer", states

@@ -144,7 +144,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
         )
     source: Traversable = _packaged() / f"{name}.toml" if packaged else Path(name)
     try:
-        profile = msgspec.convert(tomllib.loads(source.read_text(encoding="utf-8")), Profile)
+        profile = msgspec.convert(tomllib.loads(source.read_text(encoding="utf-8-sig")), Profile)
     except (
         tomllib.TOMLDecodeError,
         msgspec.ValidationError,

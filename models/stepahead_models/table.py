@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stepahead.arrays import Ints
 from stepahead_models.npu import BatchShape, DeviceModelError
+from stepahead_models.traces.problems import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +74,24 @@ def read_measurements(path: Path) -> list[Measurement]:
         raise DeviceModelError(
             f"table of measurements {path} does not exist; check csv in the profile"
         )
-    numbered = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+    # Bytes that are no text spoil their own line; a byte order mark says nothing.
+    content = path.read_text(encoding="utf-8-sig", errors="backslashreplace")
+    numbered = enumerate(content.splitlines(), start=1)
     lines = [
         (number, text) for number, text in numbered if text.strip() and not text.startswith("#")
     ]
-    reader = csv.DictReader(text for _, text in lines)
-    if tuple(reader.fieldnames or ()) != wanted:
+    columns = _cells(lines[0][1]) if lines else []
+    if tuple(columns) != wanted:
         raise DeviceModelError(
-            f"table of measurements {path} has the columns {','.join(reader.fieldnames or ())}; "
+            f"table of measurements {path} has the columns {shown(','.join(columns))}; "
             f"give exactly {','.join(wanted)}"
         )
     found: list[Measurement] = []
-    for (number, text), cells in zip(lines[1:], reader, strict=True):
+    for number, text in lines[1:]:
         try:
-            rows, tokens, kv_tokens = (int(cells[column]) for column in wanted[:3])
-            line = Measurement(rows, tokens, kv_tokens, float(cells["step_us"]))
-        except (TypeError, ValueError):
+            rows, tokens, kv_tokens, step_us = _cells(text)
+            line = Measurement(int(rows), int(tokens), int(kv_tokens), float(step_us))
+        except ValueError:
             line = Measurement(0, 0, 0, 0.0)
         if not (
             1 <= line.rows <= line.tokens
@@ -96,11 +99,17 @@ def read_measurements(path: Path) -> list[Measurement]:
             and 0 < line.step_us < _STEP_US_MAX
         ):
             raise DeviceModelError(
-                f"{path}, line {number}: {text!r} is not a measurement; give whole numbers "
+                f"{path}, line {number}: {shown(text)!r} is not a measurement; give whole numbers "
                 "1 <= rows <= tokens, kv_tokens >= 0, and step_us above 0"
             )
         found.append(line)
     return found
+
+
+def _cells(text: str) -> list[str]:
+    """Split a line; numbers need no quotes, but a spreadsheet may have put them."""
+    cells = [cell.strip() for cell in text.split(",")]
+    return [cell[1:-1] if re.fullmatch(r'"[^"]*"', cell) else cell for cell in cells]
 
 
 #: About 12 days; also refuses "inf" and "nan".

@@ -12,7 +12,7 @@ import pytest
 from stepahead_models.npu import BatchShape, DeviceModelError
 from stepahead_models.profile_sections import Sourced
 from stepahead_models.profiles import Profile, load_profile, profile_names
-from stepahead_models.table import read_measurements
+from stepahead_models.table import Measurement, read_measurements
 
 PACKAGED = Path(__file__).parents[2] / "models" / "stepahead_models" / "data" / "profiles"
 RNGD = "rngd-llama-3.1-8b"
@@ -198,6 +198,35 @@ def test_a_bad_line_of_a_table_is_named(tmp_path: Path, line: str) -> None:
 
     with pytest.raises(DeviceModelError, match=f"^{re.escape(sentence)}$"):
         read_measurements(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"1,1,0,\xff", r"'1,1,0,\\xff'"),
+        (b'"1,1,0,5', repr('"1,1,0,5')),
+        (b"1,1,0,5,6", "'1,1,0,5,6'"),
+        (b"1" * 200_000, repr("1" * 57 + "...")),
+    ],
+)
+def test_a_damaged_line_spoils_no_other(tmp_path: Path, line: bytes, shown: str) -> None:
+    """Neither a byte that is no text nor a quote without end reaches beyond its line."""
+    path = tmp_path / "table.csv"
+
+    path.write_bytes(b"rows,tokens,kv_tokens,step_us\n" + line + b"\n2,2,0,5\n")
+    with pytest.raises(DeviceModelError) as caught:
+        read_measurements(path)
+    assert str(caught.value) == (
+        f"{path}, line 2: {shown} is not a measurement; give whole numbers 1 <= rows <= tokens, "
+        "kv_tokens >= 0, and step_us above 0"
+    )
+
+
+def test_a_table_from_a_spreadsheet_is_a_table(tmp_path: Path) -> None:
+    """With a byte order mark, carriage returns and quotes."""
+    path = tmp_path / "table.csv"
+    path.write_bytes(b'\xef\xbb\xbfrows,tokens,kv_tokens,step_us\r\n"2","2","0","5.5"\r\n')
+    assert read_measurements(path) == [Measurement(2, 2, 0, 5.5)]
 
 
 def test_a_table_needs_its_four_columns(tmp_path: Path) -> None:

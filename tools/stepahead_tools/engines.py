@@ -160,7 +160,7 @@ def _text(options: RunOptions) -> str:
     if options.config is None:
         return ""
     try:
-        return options.config.read_text(encoding="utf-8")
+        return options.config.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise UnreadableConfiguration(str(options.config), f"it is not UTF-8 ({error})") from error
 

@@ -186,6 +186,18 @@ def test_what_cannot_be_advised_on_is_refused(
     assert done.stderr.strip() == f"stepahead: {sentence}"
 
 
+def test_advice_is_not_written_over_the_trace(tiny_trace: Path) -> None:
+    """It is refused before anything has run, and the trace is still there."""
+    before = tiny_trace.read_bytes()
+    asked = "--goodput", "ttft:500", "--json", str(tiny_trace)
+    done = run("advise", str(tiny_trace), *SMALL, *asked)
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"stepahead: --json {tiny_trace} would be written over the trace; give another file\n"
+    )
+    assert tiny_trace.read_bytes() == before
+
+
 def test_the_advice_follows_the_goodput() -> None:
     """A point's goodput is the mean over its runs, none counting as nothing."""
 

@@ -235,7 +235,7 @@ def test_the_tiers_reach_the_kernel() -> None:
         ),
         (
             {"l3_enabled": True, "remote_latency_us": -1.0},
-            "--remote-latency-us -1 is out of range; give a number of at least 0",
+            "--remote-latency-us -1 is out of range; give a number from 0 to 1000000000",
         ),
         (
             {"l3_enabled": True, "remote_miss": 101.0},

@@ -31,7 +31,7 @@ from stepahead_tools.results import encode
 from stepahead_tools.runs import measure_capacity, set_up
 from stepahead_tools.search import Place, best_point, points_max, try_point
 from stepahead_tools.service_levels import ServiceLevel, preset, service_levels
-from stepahead_tools.session import STANDARD_OUTPUT
+from stepahead_tools.session import STANDARD_OUTPUT, check_targets
 from stepahead_tools.settings import DEMO, resolve
 
 _LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
@@ -99,11 +99,7 @@ def _refuse(options: AdviseOptions) -> None:
         )
     if options.seeds < 1:
         raise OptionError(f"--seeds {options.seeds} is out of range; give 1 or more")
-    if options.json is not None and (options.json.is_dir() or not options.json.parent.is_dir()):
-        raise OptionError(
-            f"--json {options.json} cannot be written: there is no folder {options.json.parent}, "
-            "or it is a folder itself; give a file in a folder that exists"
-        )
+    check_targets(options, ())
 
 
 def _asked(options: AdviseOptions) -> tuple[list[str], tuple[ServiceLevel, ...]]:

@@ -62,7 +62,7 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
         OptionError, InvalidOption, UnsupportedConfiguration, UnreadableConfiguration, TraceError,
         DeviceModelError, OSError: what was asked for cannot run.
     """
-    _check_targets(options, loops)
+    check_targets(options, loops)
     log = start_log(options.log_format.value)
     profile = load_profile(options.device)
     engine = open_engine(options, loops, profile)
@@ -148,8 +148,12 @@ def figures(session: Session, record: RunRecord) -> RunMetrics:
     )
 
 
-def _check_targets(options: RunOptions, loops: Sequence[Loop]) -> None:
-    """Refuse, before anything has run, to write where nothing can be written."""
+def check_targets(options: RunOptions, loops: Sequence[Loop]) -> None:
+    """Refuse, before anything has run, to write where nothing can or should be written.
+
+    Raises:
+        OptionError: there is no such folder, or it would be written over something in use.
+    """
     for flag, target in (("--json", options.json), ("--journal", options.journal)):
         if target is not None and (target.is_dir() or not target.parent.is_dir()):
             raise OptionError(

@@ -13,6 +13,7 @@ from stepahead_tools.options import RunOptions
 
 _BYTES_PER_GB: Final = 1_000_000_000
 _NS_PER_US: Final = 1_000
+_LATENCY_US_MAX: Final = 1_000_000_000
 _PPM_PER_PERCENT: Final = 10_000
 
 
@@ -68,10 +69,10 @@ def remote(options: RunOptions, scheduler: SchedulerConfig) -> RemoteSettings:
         raise OptionError(
             f"--remote-gb-per-s {options.remote_gb_per_s:g} is out of range; give a number above 0"
         )
-    if not 0 <= options.remote_latency_us < math.inf:
+    if not 0 <= options.remote_latency_us <= _LATENCY_US_MAX:
         raise OptionError(
-            f"--remote-latency-us {options.remote_latency_us:g} is out of range; give a number of "
-            "at least 0"
+            f"--remote-latency-us {options.remote_latency_us:g} is out of range; give a number "
+            f"from 0 to {_LATENCY_US_MAX}"
         )
     for flag, share in (
         ("--remote-miss", options.remote_miss),

@@ -48,12 +48,9 @@ def test_times_and_decisions_are_those_of_a_checked_run(
     other = _run(seed, lookahead=lookahead, checked=False, prune=prune)
     for field in fields(RunRecord):
         if field.name not in OF_TOKENS:
-            before, after = getattr(one, field.name), getattr(other, field.name)
-            assert (
-                np.array_equal(before, after)
-                if isinstance(before, np.ndarray)
-                else (before == after)
-            ), field.name
+            np.testing.assert_equal(
+                getattr(one, field.name), getattr(other, field.name), err_msg=field.name
+            )
 
 
 @given(st.integers(0, 10**6), st.integers(0, 2))

@@ -76,8 +76,9 @@ def test_random_arrivals_follow_the_seed(trace: Trace) -> None:
 def test_a_burst_cannot_be_scaled(trace: Trace, kind: str) -> None:
     """Where all requests arrive at once there are no times to scale."""
     sentence = (
-        f"--{kind} scales arrival times, but all requests of trace 'tiny' arrive at once; use "
-        "--rate or --concurrency"
+        "all 1 requests taken from trace 'tiny' arrive at once, so there are no times that "
+        f"--{kind} could scale (the demo runs at a --load); take more with --limit, or use --rate "
+        "or --concurrency"
     )
     pacing = Pacing("speed", 2) if kind == "speed" else Pacing("load", 2)
     with pytest.raises(OptionError, match=f"^{re.escape(sentence)}$"):

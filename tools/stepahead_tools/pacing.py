@@ -79,6 +79,7 @@ def _paced(trace: Trace, pacing: Pacing, seed: int, capacity_per_s: Fraction) ->
 def _need_span(trace: Trace, flag: str) -> None:
     if not trace.span_ns:
         raise OptionError(
-            f"--{flag} scales arrival times, but all requests of trace {trace.name!r} arrive at "
-            "once; use --rate or --concurrency"
+            f"all {len(trace)} requests taken from trace {trace.name!r} arrive at once, so there "
+            f"are no times that --{flag} could scale (the demo runs at a --load); take more with "
+            "--limit, or use --rate or --concurrency"
         )

@@ -7,10 +7,12 @@ end everything drains. A failure carries the run in words and its configuration.
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import ClassVar, Final
 
 from hypothesis import event, note
@@ -29,9 +31,11 @@ from stepahead.requests import Intent
 from stepahead.views import RequestView
 from stepahead_specs.bench import Bench
 from stepahead_specs.oracle import Ask, HashModel
-from stepahead_specs.story import tell
+from stepahead_specs.story import tell, write_journal
 
 EOS: Final = 5
+#: Where the run that failed last is left as a journal; a shrunk failure is the last one.
+FAILURE: Final = Path(tempfile.gettempdir()) / "stepahead-failure.jsonl"
 
 #: What `KernelMachine.go_on` does for an event that the kernel says may come, and how often.
 _MOVES: Final[dict[type[Event], Callable[[Bench], object]]] = {
@@ -333,6 +337,8 @@ class KernelMachine(RuleBasedStateMachine):
             move(bench)
         except Exception:
             note(f"{bench.config}\n{tell(bench.journal)}")
+            write_journal(bench.journal, bench.config, FAILURE)
+            note(f"stepahead replay {FAILURE}")
             self.bench = None
             raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from stepahead.commands import (
     AbandonBatch,
@@ -15,6 +16,7 @@ from stepahead.commands import (
     RefuseRequest,
     ReportCacheReset,
 )
+from stepahead.config import KernelConfig
 from stepahead.events import (
     BatchExecuted,
     BatchFailed,
@@ -24,6 +26,17 @@ from stepahead.events import (
     RequestArrived,
     RequestCancelled,
 )
+from stepahead.kernel import Kernel
+from stepahead_models.journal import JournalWriter
+
+
+def write_journal(
+    journal: Iterable[tuple[Event, tuple[Command, ...]]], config: KernelConfig, path: Path
+) -> None:
+    """Write a run as a journal, which `stepahead replay` runs once more on the real kernel."""
+    with JournalWriter(path, Kernel(config)) as writer:
+        for event, commands in journal:
+            writer(event, commands)
 
 
 def tell(journal: Sequence[tuple[Event, tuple[Command, ...]]]) -> str:

@@ -1,10 +1,15 @@
 """The random search over the real kernel, and what it must reach."""
 
+import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from stepahead import KernelConfig
+from stepahead_models.journal import replay_journal
+from stepahead_specs.bench import Bench, BenchError
 from stepahead_specs.goals import GOALS
-from stepahead_specs.machines import CrowdedMachine, KernelMachine
+from stepahead_specs.machines import FAILURE, CrowdedMachine, KernelMachine
+from stepahead_specs.oracle import HashModel
 
 
 def test_every_invariant_holds_whatever_happens_next() -> None:
@@ -32,3 +37,26 @@ def test_the_search_reaches_every_goal() -> None:
     run_state_machine_as_test(CrowdedMachine, settings=search)
     missing = sorted(set(GOALS) - set(KernelMachine.reached_goals))
     assert missing == []
+
+
+class _Refusing(Bench):
+    """A host that gives up when the first batch comes back."""
+
+    def executed(self) -> None:
+        """Fail, as a broken scheduler would make a bench fail."""
+        raise BenchError("the device is not there")
+
+
+class _RefusingMachine(KernelMachine):
+    def make_bench(self, config: KernelConfig) -> Bench:
+        """Return the bench that gives up."""
+        return _Refusing(config, HashModel(eos=config.eos_token_id))
+
+
+def test_a_failure_is_left_as_a_journal_that_replays() -> None:
+    """What failed can be run once more on the real kernel, step by step."""
+    FAILURE.unlink(missing_ok=True)
+    search = settings(max_examples=30, database=None, deadline=None, phases=(Phase.generate,))
+    with pytest.raises(BenchError):
+        run_state_machine_as_test(_RefusingMachine, settings=search)
+    assert replay_journal(FAILURE).lines > 0

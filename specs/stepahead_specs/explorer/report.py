@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from stepahead.kernel import Kernel
-from stepahead_models.journal import JournalWriter
+from stepahead_specs import story
 from stepahead_specs.explorer.bounds import Bounds
 from stepahead_specs.explorer.search import Exploration, Violation
-from stepahead_specs.story import tell
 
 _ALWAYS = ("requests", "blocks", "tokens", "lookahead")
 
@@ -42,7 +40,7 @@ def report(found: Exploration) -> str:
         lines.append(f"violated after {len(run.events)} events:")
         lines.extend(f"  {sentence}" for sentence in run.sentences)
         lines.append("the shortest run:")
-        lines.append(tell(run.journal))
+        lines.append(story.tell(run.journal))
         lines.append("not complete: stopped at the violation")
     elif found.stopped is not None:
         lines.append(f"not complete: stopped at {found.stopped}")
@@ -59,6 +57,4 @@ def write_journal(found: Violation, bounds: Bounds, path: Path) -> None:
 
     The digests in it are those of the kernel that ran, up to the event that it did not survive.
     """
-    with JournalWriter(path, Kernel(bounds.config())) as journal:
-        for event, commands in found.journal:
-            journal(event, commands)
+    story.write_journal(found.journal, bounds.config(), path)

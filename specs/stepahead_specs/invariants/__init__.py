@@ -20,7 +20,7 @@ from stepahead_specs.invariants.registry import (
 
 #: Entries of the catalogue that have no rule here, with the reason.
 NOT_APPLICABLE: Final = {
-    "INV-17": "there are no transfers: the scheduler under test has one memory and no cache tiers",
+    "INV-17": "an observation shows one memory; `tier_bench` holds the laws of the tiers",
     "INV-22": "there are no peers: one scheduler drives one device",
     "INV-23": "there is no structured output: the grammar belongs to the host's sampler",
 }

@@ -50,7 +50,7 @@ class PoolCopy(NamedTuple):
     arrays: tuple[Ints, ...]
     block_of: Ints
     counts: tuple[int, int, int, int, int]
-    marks: tuple[int, int]
+    passed: int
     pending: tuple[Ints, ...]
 
 
@@ -83,7 +83,6 @@ class BlockPool:
         self._listed: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.pending_count = 0
         self.passed = 0
-        self.releases = 0
 
     # -- allocation ---------------------------------------------------------------------------
 
@@ -138,7 +137,6 @@ class BlockPool:
         keyed = keyed[self.block_of[receipt.forgotten[keyed]] < 0]
         self.key[blocks[keyed]] = receipt.forgotten[keyed]
         self.block_of[receipt.forgotten[keyed]] = blocks[keyed]
-        self.releases += 1
 
     def release(self, blocks: Ints, fence: int) -> int:
         """Drop one reference of each block; return how many got none left.
@@ -163,7 +161,6 @@ class BlockPool:
             self._append(loose[~waits])
         else:
             self._append(loose)
-        self.releases += 1
         return len(loose)
 
     def _wait(self, blocks: Ints) -> None:
@@ -192,7 +189,6 @@ class BlockPool:
                 self._listed[kept] = 1
                 still.append(kept)
         self.pending = still
-        self.releases += 1
 
     def drop_fence(self, fence: int) -> None:
         """Nothing will touch what waits for exactly ``fence``: it may be used again."""
@@ -243,7 +239,6 @@ class BlockPool:
         home = loose & ~waits & (receipt.queued_at != _HOLE) & (receipt.layout == self._layout)
         self._return_home(blocks[home], receipt.queued_at[home])
         self._append(blocks[loose & ~waits & ~home][::-1])
-        self.releases += 1
 
     def commit(self, blocks: Ints, keys: Ints) -> None:
         """Give written blocks their content's identity; the newest block with a key keeps it."""
@@ -307,7 +302,7 @@ class BlockPool:
             tuple(array.copy() for array in self._arrays()),
             self.block_of.copy(),
             (self._head, self._tail, self._layout, self.available, self.pending_count),
-            (self.passed, self.releases),
+            self.passed,
             tuple(self.pending),
         )
 
@@ -317,7 +312,7 @@ class BlockPool:
             array[:] = copy
         self.block_of = saved.block_of.copy()
         self._head, self._tail, self._layout, self.available, self.pending_count = saved.counts
-        self.passed, self.releases = saved.marks
+        self.passed = saved.passed
         self.pending = list(saved.pending)
 
     def _arrays(self) -> tuple[Ints, ...]:

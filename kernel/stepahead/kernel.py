@@ -11,7 +11,6 @@ from stepahead.commands import (
     AbandonBatch,
     Command,
     FinishReason,
-    FinishRequest,
     ReportCacheReset,
     WakeAt,
 )
@@ -277,6 +276,10 @@ def _select_or_wait(state: State) -> list[Command]:
             state.wake = wake
             timing.waits(running[0])
             return [WakeAt(wake_id=state.next_batch, at=due)]
+    return _selected(state)
+
+
+def _selected(state: State) -> list[Command]:
     command = select(state)
     return [] if command is None else [command]
 
@@ -297,9 +300,7 @@ def _let_join(state: State) -> list[Command]:
     timing.waits(running)
     abandoned = outstanding[-1]
     undo(state, abandoned, BatchTrigger.ABANDON)
-    command = select(state)
-    first: list[Command] = [AbandonBatch(batch_id=abandoned.batch_id)]
-    return first if command is None else [*first, command]
+    return [AbandonBatch(batch_id=abandoned.batch_id), *_selected(state)]
 
 
 def _woke(state: State, event: Woke) -> list[Command]:
@@ -308,8 +309,7 @@ def _woke(state: State, event: Woke) -> list[Command]:
         return []
     state.wake = None
     expire(state)
-    command = select(state) if may_select(state) else None
-    return [] if command is None else [command]
+    return _selected(state) if may_select(state) else []
 
 
 def _building(state: State, batch_id: int) -> Batch:
@@ -369,14 +369,12 @@ def _cancelled(state: State, event: RequestCancelled) -> list[Command]:
 
 
 def _failed(state: State, event: BatchFailed) -> list[Command]:
-    finished: list[FinishRequest] = []
+    failed = in_flight(state, event.batch_id)
     if event.scope is FailureScope.BATCH:
-        batch = in_flight(state, event.batch_id)
-        batch.move(BatchTrigger.FAIL)
+        failed.move(BatchTrigger.FAIL)
         state.outstanding.pop(0)
-        doomed = state.stays(batch.seats[batch.live])
+        doomed = state.stays(failed.seats[failed.live])
     else:
-        in_flight(state, event.batch_id)
         for batch in state.outstanding:
             batch.move(BatchTrigger.FAIL)
         state.outstanding = []

@@ -1,8 +1,8 @@
 """Selection: which rows the next batch has, and which blocks they write.
 
-One selection is a transaction (`reservation`). Rows are ordered by
-rank (priority, then arrival). A running request that lacks a block stops admission and every
-younger request's growth, and marks just enough of the youngest as victims.
+One selection is a transaction (`reservation`). Rows are ordered by rank (priority, then arrival). A
+running request that lacks a block stops admission and every younger request's growth, and marks
+just enough of the youngest as victims.
 
 Why this ends (the progress measure, lexicographic): tokens the oldest still needs, blocks it lacks,
 unfinished batches that its fences wait for. The oldest is never a victim, so its tokens never
@@ -237,8 +237,8 @@ def _make_room(state: State, lacking: int, need: int) -> bool:
 
     Victims are younger than ``lacking``, youngest first, and only as many as it takes: what is
     pending behind a fence or in transfer, and what requests that leave anyway will free, counts as
-    coming. A
-    victim with outstanding rows is marked and waited for; one without is preempted at once.
+    coming. A victim with outstanding rows is marked and waited for; one without is preempted at
+    once.
     """
     columns, order = state.columns, state.order
     marked = columns.intent[order] != Intent.NONE.value

@@ -193,7 +193,8 @@ def _commit(state: State, batch: Batch) -> None:
             state.pool.commit(columns.table[seat, done:upto], stay.keys[done:upto])
             columns.committed[seat] = upto
             # The first in line may find more of its prefix now.
-            state.steady = None if len(state.waiting) else state.steady
+            if len(state.waiting):
+                state.steady = None
 
 
 def _count_prefixes(state: State, batch: Batch) -> None:

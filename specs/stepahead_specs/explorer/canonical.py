@@ -71,7 +71,7 @@ class _Pool:
                 f"{len(self.queue)} blocks are read from the queue of a snapshot that has "
                 f"{available}; bring this module in step with BlockPool.snapshot"
             )
-        self.passed, _ = pool.marks
+        self.passed = pool.passed
         self.outstanding = [batch.batch_id for batch in saved.batches[saved.filled :]]
         self.pending: list[int] = [int(block) for blocks in pool.pending for block in blocks]
         self.names = _Names()

@@ -115,10 +115,10 @@ def waiting_blocks_are_counted_by_reference() -> Edits:
     return [
         Edit(
             "BlockPool.release",
-            "    self.releases += 1\n",
+            "    return len(loose)\n",
             "    shared = blocks[left > 0]\n"
             "    self.pending_count += int((self.fence[shared] > self.passed).sum())\n"
-            "    self.releases += 1\n",
+            "    return len(loose)\n",
         )
     ]
 

@@ -472,8 +472,8 @@ def a_failed_batch_ends_nobody() -> Edits:
     return [
         Edit(
             "_failed",
-            "doomed = state.stays(batch.seats[batch.live])",
-            "doomed = state.stays(batch.seats[~batch.live])",
+            "doomed = state.stays(failed.seats[failed.live])",
+            "doomed = state.stays(failed.seats[~failed.live])",
         )
     ]
 

@@ -344,7 +344,8 @@ def digest(state: State) -> str:
             feed(*(getattr(transfer, entry.name) for entry in fields(transfer)))
         feed(sorted(ledger.loading.items()), sorted(ledger.storing), sorted(ledger.late))
         feed(ledger.next_id, state.wake)
-        feed([(stay.load_epoch, stay.cleared_epoch) for stay in state.live.values()])
+        stays = state.live.values()
+        feed([(stay.load_epoch, stay.cleared_epoch, stay.remote_blocks) for stay in stays])
         feed([batch.loads for batch in state.outstanding])
     if state.timing is not None:
         feed(repr(state.timing), state.wake, state.joinable)

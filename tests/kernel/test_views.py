@@ -16,6 +16,7 @@ from stepahead.views import audit, digest
 PLAIN = KernelConfig(num_blocks=4, block_size=2, lookahead=1)
 JUST_IN_TIME = replace(PLAIN, timing=SelectionTiming.JUST_IN_TIME)
 TIERS = replace(PLAIN, host_pages=2, load_deadline_ns=9)
+REMOTE = replace(PLAIN, lookahead=0, remote=True)
 
 
 def waiting_state(config: KernelConfig) -> State:
@@ -37,6 +38,10 @@ def _epoch(state: State) -> None:
     state.live[1].epoch += 1
 
 
+def _lookup(state: State) -> None:
+    state.live[1].remote_blocks += 1
+
+
 def _pause(state: State) -> None:
     state.paused = True
 
@@ -52,6 +57,7 @@ def _block(state: State) -> None:
         (_wake, TIERS),
         (_transfer, TIERS),
         (_epoch, PLAIN),
+        (_lookup, REMOTE),
         (_pause, PLAIN),
         (_block, PLAIN),
     ],

@@ -10,7 +10,7 @@ import pytest
 from stepahead import KernelConfig, SelectionTiming
 from stepahead.admission import arrive
 from stepahead.events import RequestArrived
-from stepahead.state import State
+from stepahead.state import State, Wake
 from stepahead.views import audit, digest
 
 PLAIN = KernelConfig(num_blocks=4, block_size=2, lookahead=1)
@@ -27,7 +27,7 @@ def waiting_state(config: KernelConfig) -> State:
 
 
 def _wake(state: State) -> None:
-    state.wake = (1, 5)
+    state.wake = Wake(wake_id=1, at=5, selects=True)
 
 
 def _transfer(state: State) -> None:

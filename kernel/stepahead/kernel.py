@@ -46,13 +46,17 @@ from stepahead.views import (
     Audit,
     BatchView,
     BlockView,
+    PoolView,
     Possible,
     RequestView,
+    Standing,
     audit,
     digest,
     enabled,
+    standings,
     view_batches,
     view_blocks,
+    view_pools,
     view_requests,
 )
 
@@ -114,6 +118,14 @@ class Kernel:
         """Return the KV blocks by number."""
         return view_blocks(self._state)
 
+    def standings(self) -> list[Standing]:
+        """Return the live requests in numbers, in order of admission."""
+        return standings(self._state)
+
+    def pools(self) -> tuple[PoolView, PoolView]:
+        """Return the KV blocks and the host pages, as columns."""
+        return view_pools(self._state)
+
     def audit(self) -> Audit:
         """Recount blocks and seats; `Audit.problems` is empty in a sound kernel."""
         return audit(self._state)
@@ -153,6 +165,11 @@ class Kernel:
     def transfers(self) -> tuple[Transfer, ...]:
         """The transfers that are not reported yet, oldest first."""
         return tuple(self._state.ledger.open.values())
+
+    @property
+    def late_loads(self) -> frozenset[int]:
+        """The loads of `transfers` whose deadline has passed: what they bring is ignored."""
+        return frozenset(self._state.ledger.late)
 
     @property
     def margin_ppm(self) -> int | None:

@@ -72,6 +72,9 @@ class PrepareBatch:
         history_rows, history_positions, history_tokens: shape ``(recomputed inputs,)``; input
             tokens that were sampled before a preemption. Prompt tokens are the host's own; the
             last input of a decode row comes with `DispatchBatch`.
+        drafts: how many positions at the end of the row, of its ``token_counts``, are drafts: the
+            host proposes their input tokens, and `BatchExecuted` says how many were right. Only
+            decode rows have any. None: no row has one.
     """
 
     batch_id: int
@@ -87,6 +90,7 @@ class PrepareBatch:
     history_rows: Ints
     history_positions: Ints
     history_tokens: Ints
+    drafts: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +105,7 @@ class DispatchBatch:
     """Run the prepared batch on the NPU. Answer with `BatchExecuted` or `BatchFailed`.
 
     ``fill_tokens`` are the sampled tokens that the rows ``fill_rows`` waited for: the input at the
-    row's last position. ``live`` has shape ``(rows,)``; the output of a row that is not live is
+    row's last position before its drafts. ``live`` has shape ``(rows,)``; the output of a row that is not live is
     ignored, its input is a pad token (0), and it writes only to its own fenced positions.
 
     With ``pruned``, the rows that are not live are left out altogether: the NPU runs the others in
@@ -122,12 +126,17 @@ class EmitTokens:
 
     ``tokens`` has shape ``(steps, requests)``; request ``handles[i]`` gets ``tokens[:, i]`` at
     output positions ``offsets[i]``, ``offsets[i] + 1``, ... (0 is its first output token).
+
+    With ``counts``, shape ``(requests,)``, it gets the first ``counts[i]`` of them only, at least 1,
+    all of the same device step; what lies below in its column is nothing. None: it gets all, one
+    per device step.
     """
 
     batch_id: int
     handles: Ints
     offsets: Ints
     tokens: Ints
+    counts: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,8 @@ class KernelConfig:
         max_tokens_per_row: tokens of one prompt chunk at most (the largest prefill bucket).
         max_model_len: prompt plus output of one request at most.
         lookahead: batches that may stand outstanding behind the first one; 0 eager, 1 overlap.
+        num_speculative_tokens: draft tokens per decode row at most; 0 for no speculation, and only
+            0 with lookahead, since what is accepted is known when the batch is back.
         order: order of the waiting line.
         preference: which rows get the budget first.
         timing: when the batch behind the running one is selected.
@@ -72,6 +74,7 @@ class KernelConfig:
     max_tokens_per_row: int = 1 << 30
     max_model_len: int = 131_072
     lookahead: int = 0
+    num_speculative_tokens: int = 0
     order: WaitingOrder = WaitingOrder.FIRST_COME_FIRST_SERVED
     preference: BatchPreference = BatchPreference.DECODE_FIRST
     timing: SelectionTiming = SelectionTiming.EARLY
@@ -105,15 +108,21 @@ class KernelConfig:
             choice: object = getattr(self, name)
             if not isinstance(choice, kind):
                 raise ConfigError(option=name, value=choice, expected=f"a {kind.__name__}")
-        self._check_tiers()
+        self._check_pairs()
 
-    def _check_tiers(self) -> None:
+    def _check_pairs(self) -> None:
+        """Check the options that need, or exclude, another one."""
         for name, needs, there in (
             ("host_pages", "0 without prefix_caching", self.prefix_caching),
             ("remote", "False without prefix_caching", self.prefix_caching),
             ("write_back", "False without host_pages", self.host_pages > 0),
             ("layerwise_reload", "False without host_pages", self.host_pages > 0),
             ("remote", "False with lookahead above 0", not self.lookahead),
+            (
+                "num_speculative_tokens",
+                "0 with lookahead above 0, or lookahead=0 to speculate",
+                not self.lookahead,
+            ),
         ):
             value: object = getattr(self, name)
             if value and not there:
@@ -140,6 +149,7 @@ _RANGES = (
     ("max_tokens_per_row", 1, 1 << 30),
     ("max_model_len", 2, 1 << 30),
     ("lookahead", 0, 8),
+    ("num_speculative_tokens", 0, 64),
     ("late_share_ppm", 1, 500_000),
     ("host_pages", 0, 1 << 30),
     ("load_deadline_ns", 0, 1 << 62),

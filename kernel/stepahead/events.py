@@ -118,6 +118,12 @@ class BatchExecuted:
     simulator may answer up to `Kernel.repeat` of them at once, and must stop at the first step
     that ends a request. Values in rows whose request has ended are ignored.
 
+    If a row of the batch had drafts, ``accepted`` says how many of each sampling row's were right,
+    the first of them and without a gap, shape ``(sampling rows,)``; ``tokens`` then has shape
+    ``(1 + most drafts of a row, sampling rows)`` and belongs to one device step: ``accepted[i] + 1``
+    tokens from the top of column ``i``, the accepted drafts and the token sampled behind them. What
+    lies below is ignored. Tokens behind one that ends the request may be among them.
+
     ``ended_at`` is when the device finished, before the host sampled or synchronised (ns; -1: not
     known, then ``at`` counts). Only just-in-time selection reads it.
     """
@@ -126,6 +132,7 @@ class BatchExecuted:
     tokens: Ints
     at: int
     ended_at: int = -1
+    accepted: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ class Counters:
     ``hit_tokens`` were not computed, wherever they came from; of them ``host_tokens`` and
     ``remote_tokens`` were loaded. ``wasted_rows_*``: rows dispatched after their request had ended
     (by stop token, by cancel, by failure); ``discarded_rows``: rows on the NPU at that time.
+    ``drafted_tokens`` came back in live rows, ``accepted_tokens`` of them were right.
     """
 
     admitted: int = 0
@@ -63,6 +64,8 @@ class Counters:
     failed_transfers: int = 0
     expired_loads: int = 0
     ignored_transfers: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     def values(self) -> tuple[int, ...]:
         """Return the counts in the order of declaration."""

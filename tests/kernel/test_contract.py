@@ -300,6 +300,7 @@ def test_a_bad_limit_names_the_option_and_the_range() -> None:
     ("option", "value", "expected"),
     [
         ("order", "priority", "a WaitingOrder"),
+        ("num_speculative_tokens", 65, "an integer from 0 to 64"),
         ("prune", "no", "a bool"),
         ("write_through_threshold", 1.5, "None or an integer >= 1"),
     ],

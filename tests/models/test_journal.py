@@ -301,7 +301,14 @@ def test_ends_refusals_and_configurations_come_back_as_they_were() -> None:
             "event BatchFailed has scope='rack', which is not of its type",
         ),
         (
-            {"type": "BatchExecuted", "at": 1, "batch_id": 1, "ended_at": 1, "tokens": [[1.5]]},
+            {
+                "type": "BatchExecuted",
+                "accepted": None,
+                "at": 1,
+                "batch_id": 1,
+                "ended_at": 1,
+                "tokens": [[1.5]],
+            },
             "event BatchExecuted has tokens=[[1.5]], which is not of its type",
         ),
     ],

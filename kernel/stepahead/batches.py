@@ -20,6 +20,7 @@ class Batch:
     are the layer-wise transfers that it runs on. Times are those of the events that selected,
     prepared and dispatched it, ns. ``volume`` is (rows, tokens, KV tokens) of the row set when it
     was new, kept for just-in-time selection only; ``fresh``: it is new with this batch.
+    ``drafts``: how many positions at the end of each row are drafts, None if none is.
     """
 
     batch_id: int
@@ -38,6 +39,7 @@ class Batch:
     volume: tuple[int, int, int]
     fresh: bool
     loads: tuple[int, ...] = ()
+    drafts: Ints | None = None
     prepared_at: int = 0
     dispatched_at: int = 0
     state: BatchState = BatchState.QUEUED
@@ -73,6 +75,9 @@ class Batch:
         )
         self.positions, self.ends = self.positions[live], self.ends[live]
         self.samples, self.live = self.samples[live], live[live]
+        if self.drafts is not None:
+            drafts = self.drafts[live]
+            self.drafts = drafts if drafts.any() else None
         self.dead = {}
 
     def copy(self) -> Batch:

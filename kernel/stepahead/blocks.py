@@ -130,9 +130,7 @@ class BlockPool:
         if receipt.layout == self._layout:
             self._return_home(blocks, receipt.queued_at)
         else:
-            if self._head < len(blocks):
-                self._compact()
-            self._return_home(blocks, np.arange(self._head - len(blocks), self._head))
+            self._return_first(blocks)
         keyed = np.flatnonzero(receipt.forgotten >= 0)
         keyed = keyed[self.block_of[receipt.forgotten[keyed]] < 0]
         self.key[blocks[keyed]] = receipt.forgotten[keyed]
@@ -162,6 +160,19 @@ class BlockPool:
         else:
             self._append(loose)
         return len(loose)
+
+    def put_back(self, blocks: Ints) -> None:
+        """Let go of blocks, each held once, whose content came to nothing: the next to be reused.
+
+        Behind the others they would cost a cached block each time that they are taken again.
+
+        Raises:
+            KernelBug: a block has another holder, or none.
+        """
+        if (self.references[blocks] != 1).any():
+            raise KernelBug("a block was put back that is not held by one alone")
+        self.references[blocks] = 0
+        self._return_first(blocks)
 
     def _wait(self, blocks: Ints) -> None:
         """Let blocks wait for their fences; one that was hit meanwhile is listed already."""
@@ -274,6 +285,11 @@ class BlockPool:
             self._position[blocks] = queued_at
             self._head = min(self._head, int(queued_at.min()))
             self.available += len(blocks)
+
+    def _return_first(self, blocks: Ints) -> None:
+        if self._head < len(blocks):
+            self._compact()
+        self._return_home(blocks, np.arange(self._head - len(blocks), self._head))
 
     def _append(self, blocks: Ints) -> None:
         count = len(blocks)

@@ -105,8 +105,9 @@ class DispatchBatch:
     """Run the prepared batch on the NPU. Answer with `BatchExecuted` or `BatchFailed`.
 
     ``fill_tokens`` are the sampled tokens that the rows ``fill_rows`` waited for: the input at the
-    row's last position before its drafts. ``live`` has shape ``(rows,)``; the output of a row that is not live is
-    ignored, its input is a pad token (0), and it writes only to its own fenced positions.
+    row's last position before its drafts. ``live`` has shape ``(rows,)``; the output of a row that
+    is not live is ignored, its input is a pad token (0), and it writes only to its own fenced
+    positions.
 
     With ``pruned``, the rows that are not live are left out altogether: the NPU runs the others in
     their order, and `BatchExecuted` returns no token for them. ``fill_rows`` still counts the rows
@@ -127,8 +128,8 @@ class EmitTokens:
     ``tokens`` has shape ``(steps, requests)``; request ``handles[i]`` gets ``tokens[:, i]`` at
     output positions ``offsets[i]``, ``offsets[i] + 1``, ... (0 is its first output token).
 
-    With ``counts``, shape ``(requests,)``, it gets the first ``counts[i]`` of them only, at least 1,
-    all of the same device step; what lies below in its column is nothing. None: it gets all, one
+    With ``counts``, shape ``(requests,)``, it gets the first ``counts[i]`` of them only, at least
+    1, all of the same device step; what lies below in its column is nothing. None: it gets all, one
     per device step.
     """
 

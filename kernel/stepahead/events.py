@@ -120,9 +120,9 @@ class BatchExecuted:
 
     If a row of the batch had drafts, ``accepted`` says how many of each sampling row's were right,
     the first of them and without a gap, shape ``(sampling rows,)``; ``tokens`` then has shape
-    ``(1 + most drafts of a row, sampling rows)`` and belongs to one device step: ``accepted[i] + 1``
-    tokens from the top of column ``i``, the accepted drafts and the token sampled behind them. What
-    lies below is ignored. Tokens behind one that ends the request may be among them.
+    ``(1 + most drafts of a row, sampling rows)`` and belongs to one device step: from the top of
+    column ``i`` the accepted drafts and the token sampled behind them, ``accepted[i] + 1`` in all.
+    What lies below is ignored. Tokens behind one that ends the request may be among them.
 
     ``ended_at`` is when the device finished, before the host sampled or synchronised (ns; -1: not
     known, then ``at`` counts). Only just-in-time selection reads it.

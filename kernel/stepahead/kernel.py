@@ -15,6 +15,7 @@ from stepahead.commands import (
     WakeAt,
 )
 from stepahead.config import KernelConfig
+from stepahead.drafts import meant
 from stepahead.errors import HostContractError
 from stepahead.events import (
     BatchExecuted,
@@ -347,7 +348,10 @@ def _building(state: State, batch_id: int) -> Batch:
 
 def _executed(state: State, event: BatchExecuted) -> list[Command]:
     batch = in_flight(state, event.batch_id)
-    check_tokens(batch, event.tokens)
+    tokens, accepted = event.tokens, event.accepted
+    if batch.drafts is not None or accepted is not None:
+        tokens = meant(batch, tokens, accepted)
+    check_tokens(batch, tokens)
     if event.ended_at >= 0 and not batch.dispatched_at <= event.ended_at <= event.at:
         raise HostContractError(
             f"batch {batch.batch_id} is reported at {event.at} to have ended at {event.ended_at}, "
@@ -360,7 +364,7 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
                 "TransferDone or TransferFailed first"
             )
     turns = len(event.tokens) - 1
-    if turns:
+    if turns and accepted is None:
         allowed = horizon(state, turns)
         if allowed < turns:
             raise HostContractError(
@@ -372,7 +376,7 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at
         state.timing.executed(batch, ended_at, late=_successor_is_late(state, ended_at))
-    return fill(state, batch, event.tokens)
+    return fill(state, batch, event.tokens, accepted)
 
 
 def _successor_is_late(state: State, ended_at: int) -> bool:

@@ -22,6 +22,7 @@ from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.config import BatchPreference
+from stepahead.drafts import hold_back, speculate
 from stepahead.host_cache import begin, find, must_wait, take
 from stepahead.requests import Intent, Stay
 from stepahead.reservation import blocks_needed, reserve
@@ -109,7 +110,7 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
 
 
 def _plan(state: State) -> PrepareBatch | None:
-    config, columns = state.config, state.columns
+    config = state.config
     able = _able(state)
     short = len(able)  # rows from here on compute only what fits into the blocks they hold
     while True:
@@ -141,9 +142,19 @@ def _plan(state: State) -> PrepareBatch | None:
         seats, counts = seats[served], counts[served]
     if not len(seats):
         return None
+    if config.num_speculative_tokens:
+        return speculate(state, seats, counts, hits, complete=complete)
+    lasting = complete and len(seats) == len(able) and not hits
+    return _reserve(state, seats, counts, hits, lasting=lasting)
+
+
+def _reserve(
+    state: State, seats: Ints, counts: Ints, hits: dict[int, Receipt], *, lasting: bool
+) -> PrepareBatch:
+    """Make a batch of the rows; remember a row set that may be selected again."""
     batch, command = reserve(state, seats, counts, hits)
-    if complete and batch.decode and len(seats) == len(able) and not hits:
-        room = columns.final[seats] - 1 - batch.ends
+    if lasting and batch.decode:
+        room = state.columns.final[seats] - 1 - batch.ends
         state.steady = Steady(
             seats=seats,
             handles=batch.handles,
@@ -180,7 +191,8 @@ class _Shares:
 def _divide(state: State, seats: Ints, short: int) -> _Shares:
     """Divide the token budget: in order, the preferred kind of rows first.
 
-    Under prefill-first, rows of one token are given it here without being charged for it.
+    Under prefill-first, rows of one token are given it here without being charged for it; under
+    decode-first, prompts leave what drafts will take.
     """
     config, columns = state.config, state.columns
     scheduled = columns.scheduled[seats]
@@ -204,6 +216,8 @@ def _divide(state: State, seats: Ints, short: int) -> _Shares:
             wanted = min(wanted, int(slack[row]))
         counts[row] = wanted
         left -= wanted
+    if decode_first and config.num_speculative_tokens:
+        left = hold_back(state, seats, counts, left, complete=slack is None)
     return _Shares(counts, left, single)
 
 

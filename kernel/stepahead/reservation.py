@@ -24,15 +24,20 @@ _RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED)
 
 
 def reserve(
-    state: State, seats: Ints, counts: Ints, hits: dict[int, Receipt]
+    state: State,
+    seats: Ints,
+    counts: Ints,
+    hits: dict[int, Receipt],
+    drafts: Ints | None = None,
 ) -> tuple[Batch, PrepareBatch]:
     """Take the blocks, move the requests, and write the batch down.
 
     Args:
         state: the kernel's.
         seats: the rows, in rank order; not written afterwards.
-        counts: tokens of each row, at least 1.
+        counts: tokens of each row, at least 1, drafts among them.
         hits: the cached prefix of each row that is seated by this batch, by seat.
+        drafts: how many at the end of each row are drafts; None: no row has one.
     """
     columns = state.columns
     positions = columns.scheduled[seats]
@@ -68,6 +73,7 @@ def reserve(
         volume=_NO_VOLUME if state.timing is None else _volume(counts, ends),
         fresh=True,
         loads=_loads_of(state, seats) if state.ledger.loading else (),
+        drafts=drafts,
     )
     state.next_batch += 1
     state.outstanding.append(batch)
@@ -87,6 +93,7 @@ def reserve(
         history_rows=history[0],
         history_positions=history[1],
         history_tokens=history[2],
+        drafts=drafts,
     )
 
 
@@ -151,6 +158,8 @@ def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
     prompt = columns.prompt[batch.seats]
     first = np.maximum(batch.positions, prompt)
     last = batch.ends - batch.samples
+    if batch.drafts is not None:
+        last -= batch.drafts
     rows = np.flatnonzero(last > first)
     if not len(rows):
         return EMPTY, EMPTY, EMPTY

@@ -19,6 +19,7 @@ from stepahead.commands import (
     FinishRequest,
     ReportPaused,
 )
+from stepahead.drafts import take_in
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.host_cache import promote
 from stepahead.requests import Intent
@@ -127,25 +128,33 @@ def check_tokens(batch: Batch, tokens: Ints) -> None:
             )
 
 
-def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
-    """Apply the last of ``steps`` (earlier ones are applied already) and answer all of them."""
+def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) -> list[Command]:
+    """Apply the last of ``steps`` (earlier ones are applied already) and answer all of them.
+
+    With ``accepted``, of a batch with drafts, they are one step, and `drafts.take_in` applies them.
+    """
     columns = state.columns
     batch.move(BatchTrigger.FILL)
     state.outstanding.pop(0)
     state.filled.append(batch)
     seats, ends = batch.seats, batch.ends
     if batch.dead:
-        steps = steps[:, batch.live[batch.samples]]
+        alive = batch.live[batch.samples]
+        steps, accepted = steps[:, alive], None if accepted is None else accepted[alive]
         seats, ends = seats[batch.live], ends[batch.live]
     columns.settled[seats] = ends
     sampled = seats if batch.decode else batch.seats[batch.samples & batch.live]
     known = columns.known[sampled]
     _check_identity(state, batch, sampled, known)
-    tokens = steps[-1]
-    offsets = known - columns.prompt[sampled]
-    columns.tokens[sampled, offsets] = tokens
-    known = known + 1
-    columns.known[sampled] = known
+    offsets, counts = known - columns.prompt[sampled], None
+    if accepted is None:
+        tokens, first = steps[-1], offsets + 1 - len(steps)
+        columns.tokens[sampled, offsets] = tokens
+        known = known + 1
+        columns.known[sampled] = known
+    else:
+        counts, first = take_in(state, batch, sampled, steps, accepted), offsets
+        tokens, known = steps[counts - 1, np.arange(len(counts))], known + counts
     columns.last_token[sampled] = tokens
     state.move(seats, RequestTrigger.FILL)
     if not batch.decode:
@@ -159,9 +168,14 @@ def fill(state: State, batch: Batch, steps: Ints) -> list[Command]:
     state.pass_fences()
     commands = dispatch_next(state)
     if len(sampled):
-        first = offsets + 1 - len(steps)
         commands.append(
-            EmitTokens(batch_id=batch.batch_id, handles=handles, offsets=first, tokens=steps)
+            EmitTokens(
+                batch_id=batch.batch_id,
+                handles=handles,
+                offsets=first,
+                tokens=steps,
+                counts=counts,
+            )
         )
     commands.extend(finished)
     return commands
@@ -171,6 +185,8 @@ def _check_identity(state: State, batch: Batch, sampled: Ints, known: Ints) -> N
     """A result belongs to (seat, incarnation, epoch, position); anything else is our bug."""
     columns = state.columns
     handles, epochs, ends = batch.handles, batch.epochs, batch.ends
+    if batch.drafts is not None:
+        ends = ends - batch.drafts
     if batch.dead or not batch.decode:
         mask = batch.samples & batch.live
         handles, epochs, ends = handles[mask], epochs[mask], ends[mask]

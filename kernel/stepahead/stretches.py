@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepahead.arrays import Ints
+from stepahead.arrays import Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.errors import HostContractError, KernelBug
@@ -116,11 +116,7 @@ def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
         HostContractError: the host did not stop there.
     """
     columns, seats = state.columns, batch.seats
-    ending = tokens == columns.eos[seats]
-    if state.stop_sets:
-        for row, stay in enumerate(state.stays(seats)):
-            for token in stay.stops:
-                ending[:, row] |= tokens[:, row] == token
+    ending = endings(state, seats, tokens)
     if not np.count_nonzero(ending):
         return
     lengths = columns.known[seats] + np.arange(1, len(tokens) + 1)[:, None]
@@ -131,6 +127,16 @@ def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
             f"{batch.handles[rows[0]]} ended with step {steps[0] + 1}; stop at the first token "
             "that ends a request"
         )
+
+
+def endings(state: State, seats: Ints, tokens: Ints) -> Mask:
+    """Mark the EOS and stop tokens of each request, whatever its floor; shape ``(steps, rows)``."""
+    ending: Mask = tokens == state.columns.eos[seats]
+    if state.stop_sets:
+        for row, stay in enumerate(state.stays(seats)):
+            for token in stay.stops:
+                ending[:, row] |= tokens[:, row] == token
+    return ending
 
 
 def leap(state: State, tokens: Ints) -> None:

@@ -109,7 +109,10 @@ class RequestView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """One request's share of a batch: it computes KV positions ``position`` to ``end - 1``."""
+    """One request's share of a batch: it computes KV positions ``position`` to ``end - 1``.
+
+    The last ``drafts`` of them are guesses.
+    """
 
     seat: int
     handle: int
@@ -118,6 +121,7 @@ class RowView:
     end: int
     samples: bool
     live: bool
+    drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,9 +236,10 @@ def _view_batch(batch: Batch) -> BatchView:
         batch.ends.tolist(),
         batch.samples.tolist(),
         batch.live.tolist(),
+        [0] * len(batch.seats) if batch.drafts is None else batch.drafts.tolist(),
         strict=True,
     )
-    names = ("seat", "handle", "epoch", "position", "end", "samples", "live")
+    names = ("seat", "handle", "epoch", "position", "end", "samples", "live", "drafts")
     return BatchView(
         batch_id=batch.batch_id,
         state=batch.state,
@@ -417,6 +422,8 @@ def digest(state: State) -> str:
         feed(batch.batch_id, batch.state.value, batch.seats, batch.handles, batch.epochs)
         feed(batch.positions, batch.ends, batch.samples, batch.live)
         feed(sorted((row, reason.value) for row, reason in batch.dead.items()))
+        if batch.drafts is not None:
+            feed("drafts", batch.drafts)
     if state.tiers:
         pages, ledger = state.pages, state.ledger
         feed(pages.queued(), pages.references, pages.key, pool.uses)

@@ -17,6 +17,7 @@ import numpy as np
 from stepahead.arrays import Ints, Mask
 from stepahead.commands import DispatchBatch, PrepareBatch
 from stepahead.stretches import Repeat
+from stepahead_models.speculation import Acceptance, Samples
 from stepahead_models.tokens import Words, mix64
 from stepahead_models.workload import Workload
 
@@ -74,10 +75,15 @@ class UncheckedExecutor:
     Args:
         model: the token model.
         workload: the requests.
+        acceptance: how often drafts are right; needed where the kernel speculates.
     """
 
-    def __init__(self, model: ClosedForm, workload: Workload) -> None:
+    def __init__(
+        self, model: ClosedForm, workload: Workload, acceptance: Acceptance | None = None
+    ) -> None:
         self._model: Final = model
+        self._acceptance: Final = acceptance
+        self._prompts: Final = workload.prompts.lengths
         self._words: Final = model.words(np.arange(len(workload), dtype=np.int64))
         eos_at = workload.eos_at
         #: Place of the EOS token in the sequence, by request.
@@ -110,19 +116,23 @@ class UncheckedExecutor:
         if command.pruned:
             self._runs[command.batch_id] = command.live
 
-    def execute(self, batch_id: int) -> Ints:
-        """Return the sampled tokens of a dispatched batch, shape ``(1, sampling rows)``."""
+    def execute(self, batch_id: int) -> Samples:
+        """Return what a dispatched batch samples."""
         command = self._commands.pop(batch_id)
         rows = command.samples
         if self._runs:
             rows = rows & self._runs.pop(batch_id, rows)
-        return self._sample(command, rows, 1)
+        if command.drafts is not None and self._acceptance is not None:
+            return self._verify(command, command.drafts, rows, self._acceptance)
+        return Samples(self._sample(command, rows, 1))
 
     # -- stretches ----------------------------------------------------------------------------
 
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS."""
         command = self._commands[batch_id]
+        if command.drafts is not None:
+            return 0
         rows = command.samples
         ends = self._eos_places[self._requests[command.handles[rows]]]
         left = ends - command.positions[rows] - command.token_counts[rows]
@@ -137,9 +147,22 @@ class UncheckedExecutor:
         self._commands.update((later.batch_id, later) for later in behind)
         return self._sample(command, command.samples, turns + 1)
 
+    def _verify(
+        self, command: PrepareBatch, drafts: Ints, rows: Mask, acceptance: Acceptance
+    ) -> Samples:
+        """Return what rows with drafts sample: a draft that is right changes nothing behind it."""
+        requests = self._requests[command.handles[rows]]
+        firsts = (command.positions + command.token_counts - drafts)[rows]
+        offsets, drafts = firsts - self._prompts[requests], drafts[rows]
+        tokens = self._tokens(requests, firsts, 1 + int(drafts.max(initial=0)))
+        return Samples(tokens, acceptance.accepted(requests, offsets, drafts))
+
     def _sample(self, command: PrepareBatch, rows: Mask, steps: int) -> Ints:
         requests = self._requests[command.handles[rows]]
-        places = command.positions[rows] + command.token_counts[rows]
+        return self._tokens(requests, command.positions[rows] + command.token_counts[rows], steps)
+
+    def _tokens(self, requests: Ints, places: Ints, steps: int) -> Ints:
+        """Return the tokens of ``steps`` places from ``places`` on, shape ``(steps, rows)``."""
         if steps > 1:
             places = places + np.arange(steps, dtype=np.int64)[:, None]
         tokens = self._model.sample(self._words[requests], places)

@@ -46,10 +46,11 @@ class CpuModel:
     Args:
         build: input buffers and actions of a prepared batch.
         fill: writing the sampled tokens into a prepared batch and dispatching it.
-        host_sampling: drawing the next tokens on the host, per sampling row.
+        host_sampling: drawing the next tokens on the host, per sampled position.
         synchronisation: learning that the NPU is done and reading its output; also paid when the
             NPU samples.
-        result_processing: applying a batch's tokens and sending them out, per sampling row.
+        result_processing: applying a batch's tokens and sending them out, per sampling row, and per
+            token that goes out.
         scale: factor on every total.
     """
 
@@ -95,19 +96,21 @@ class CpuModel:
         """Return the time to fill and dispatch a prepared batch of ``rows`` rows."""
         return self.scaled_ns(self.fill.total_ns(rows, rows))
 
-    def sampling_ns(self, sampling_rows: int) -> int:
-        """Return the time to sample on the host; without a sampling row nothing runs."""
-        if not sampling_rows:
+    def sampling_ns(self, samples: int) -> int:
+        """Return the time to draw so many tokens on the host; without any nothing runs."""
+        if not samples:
             return 0
-        return self.scaled_ns(self.host_sampling.total_ns(sampling_rows, sampling_rows))
+        return self.scaled_ns(self.host_sampling.total_ns(samples, samples))
 
     def synchronisation_ns(self, rows: int) -> int:
         """Return the time to learn that a batch of ``rows`` rows has been executed."""
         return self.scaled_ns(self.synchronisation.total_ns(rows, rows))
 
-    def processing_ns(self, sampling_rows: int) -> int:
-        """Return the time to apply and publish the tokens of a batch."""
-        return self.scaled_ns(self.result_processing.total_ns(sampling_rows, sampling_rows))
+    def processing_ns(self, sampling_rows: int, tokens: int = -1) -> int:
+        """Return the time to apply and publish the tokens of a batch, one per row if left at -1."""
+        if tokens < 0:
+            tokens = sampling_rows
+        return self.scaled_ns(self.result_processing.total_ns(sampling_rows, tokens))
 
     def scaled_ns(self, total_ns: int) -> int:
         """Return the cost of a job whose unscaled cost is ``total_ns``."""

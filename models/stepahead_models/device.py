@@ -13,6 +13,7 @@ from stepahead_models.dma import Dma
 from stepahead_models.noise import Noise
 from stepahead_models.npu import BatchShape, NpuModel
 from stepahead_models.profiles import Profile
+from stepahead_models.speculation import DraftCosts
 from stepahead_models.tokens import Ints
 
 _FREE: Final = CpuTerms()
@@ -39,6 +40,7 @@ class Device:
         dma: copies between KV memory and host memory, or None where there are none.
         npu_sampler: cost of sampling on the NPU, inside its step; None when the host samples.
         changed_batch: what the host pays more for a batch that it changes before the dispatch.
+        drafter: what the host pays more for a batch with drafts, or None where they cost nothing.
         npu_noise, cpu_noise: deviations by batch number, or None.
     """
 
@@ -47,6 +49,7 @@ class Device:
     dma: Dma | None = None
     npu_sampler: CpuTerms | None = None
     changed_batch: CpuTerms = _FREE
+    drafter: DraftCosts | None = None
     npu_noise: Noise | None = None
     cpu_noise: Noise | None = None
 
@@ -75,7 +78,7 @@ class Device:
         """Return how long the NPU executes a batch."""
         duration = self.npu.step_ns(shape)
         if self.npu_sampler is not None and shape.sampling_rows:
-            duration += self.npu_sampler.total_ns(shape.sampling_rows)
+            duration += self.npu_sampler.total_ns(shape.samples)
         return duration if self.npu_noise is None else self.npu_noise.apply_ns(duration, batch_id)
 
     def decode_ns(self, positions: Ints, batch_id: int, steps: int) -> Ints:
@@ -120,8 +123,11 @@ class Device:
         )
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
-        """Return how long the host builds a batch."""
-        return self._disturbed(self.cpu.build_ns(shape), batch_id)
+        """Return how long the host builds a batch, its drafts included."""
+        duration = self.cpu.build_ns(shape)
+        if self.drafter is not None and shape.drafts is not None:
+            duration += self.cpu.scaled_ns(self.drafter.total_ns(shape.drafts))
+        return self._disturbed(duration, batch_id)
 
     def fill_ns(self, rows: int, batch_id: int, pruned_rows: int = 0) -> int:
         """Return how long the host fills ``rows`` rows, drops ``pruned_rows``, and dispatches."""
@@ -130,16 +136,16 @@ class Device:
             duration += self.cpu.scaled_ns(self.changed_batch.total_ns(pruned_rows))
         return self._disturbed(duration, batch_id)
 
-    def collect_ns(self, rows: int, sampling_rows: int, batch_id: int) -> int:
+    def collect_ns(self, rows: int, samples: int, batch_id: int) -> int:
         """Return the host's time from the end of a device step to its tokens: notice, sample."""
         duration = self.cpu.synchronisation_ns(rows)
         if self.npu_sampler is None:
-            duration += self.cpu.sampling_ns(sampling_rows)
+            duration += self.cpu.sampling_ns(samples)
         return self._disturbed(duration, batch_id)
 
-    def publish_ns(self, requests: int, batch_id: int) -> int:
-        """Return how long the host processes the results of ``requests`` requests."""
-        return self._disturbed(self.cpu.processing_ns(requests), batch_id)
+    def publish_ns(self, requests: int, batch_id: int, tokens: int = -1) -> int:
+        """Return how long the host processes results: ``tokens`` in all, one each if left at -1."""
+        return self._disturbed(self.cpu.processing_ns(requests, tokens), batch_id)
 
     def _disturbed(self, duration_ns: int, batch_id: int) -> int:
         if self.cpu_noise is None:

@@ -34,6 +34,8 @@ class Emissions:
         self.first = np.empty(0, dtype=np.int64)
         self.last = np.empty(0, dtype=np.int64)
         self.checksums = np.empty(0, dtype=np.uint64)
+        #: Tokens beyond the first of an emission.
+        self.extra = np.empty(0, dtype=np.int64)
         self._open = np.empty(0, dtype=np.int64)
         self._segments: Final[list[Ints]] = []
         # Of each buffered command: handles, first emission, last emission; offsets and tokens of
@@ -52,30 +54,37 @@ class Emissions:
             self.first = _grown(self.first, size, _NONE)
             self.last = _grown(self.last, size, _NONE)
             self._open = _grown(self._open, size, _NONE)
+            self.extra = _grown(self.extra, size, 0)
             self.checksums = np.concatenate(
                 [self.checksums, np.zeros(size - len(self.checksums), dtype=np.uint64)]
             )
 
     def add(self, command: EmitTokens, times: Sequence[int]) -> None:
         """Take in a command; step ``i`` of it is out at ``times[i]``."""
-        steps, requests = command.tokens.shape
+        steps, requests = len(times), len(command.handles)
         first = len(self.times)
         self.times.extend(times)
         self._runs.extend((steps, requests))
         self._handles.append(command.handles)
         self._spans.append((first, first + steps - 1, requests))
-        if steps == 1:
+        if len(command.tokens) == 1:
             self._offsets.append(command.offsets)
             self._tokens.append(command.tokens[0])
             self._token_handles.append(command.handles)
-            self._buffered += requests
         else:
-            offsets = command.offsets + np.arange(steps, dtype=np.int64)[:, None]
-            words = checksum_words(command.tokens, offsets)
-            np.add.at(self.checksums, command.handles, words.sum(axis=0, dtype=np.uint64))
-            self._buffered += requests
+            self._sum_up(command)
+        self._buffered += requests
         if self._buffered > _BUFFERED_MAX:
             self.flush()
+
+    def _sum_up(self, command: EmitTokens) -> None:
+        """Add the checksum words of a command with several tokens per request."""
+        places = np.arange(len(command.tokens), dtype=np.int64)[:, None]
+        words = checksum_words(command.tokens, command.offsets + places)
+        if command.counts is not None:
+            words[places >= command.counts] = 0
+            self.extra[command.handles] += command.counts - 1
+        np.add.at(self.checksums, command.handles, words.sum(axis=0, dtype=np.uint64))
 
     def flush(self) -> None:
         """Work through what is buffered."""

@@ -13,12 +13,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stepahead.arrays import EMPTY
 from stepahead.commands import DispatchBatch, LoadBlocks, PrepareBatch, StoreBlocks
 from stepahead.config import KernelConfig
 from stepahead.stretches import Repeat
+from stepahead_models.errors import SimulationError
 from stepahead_models.memory import KvMemory
 from stepahead_models.sanitizer import Sanitizer
 from stepahead_models.seats import SeatTables
+from stepahead_models.speculation import Drafter, Samples, leading
 from stepahead_models.tokens import HistoryHash, Ints, Prompts, Words
 
 _NEVER: Final = -2
@@ -29,10 +32,14 @@ _SPOILT: Final = 0xBADC0DE
 
 @dataclass(slots=True)
 class _Inputs:
-    """A built batch: rows of one position that wait for a fill, and rows of any other kind."""
+    """A built batch: rows of one position that wait for a fill, and rows of any other kind.
+
+    Rows with drafts, ``verifying``, wait for a fill at their first position.
+    """
 
     command: PrepareBatch
     waiting: Ints
+    verifying: Ints
     others: list[int]
     #: Inputs of the rows, one each; those of ``others`` stay unused.
     tokens: Ints
@@ -40,13 +47,26 @@ class _Inputs:
     #: Rows that the NPU runs: all, but for those pruned at the dispatch.
     runs: NDArray[np.bool_]
     all_wait: bool
+    #: What the rows with drafts try, shape ``(most drafts, verifying rows)``.
+    drafts: Ints
 
     def leave_out(self, rows: NDArray[np.bool_]) -> None:
         """Some rows compute nothing; they still stand in the batch and return a token."""
         self.live = self.live & ~rows
-        self.waiting = self.waiting[~rows[self.waiting]]
-        self.others = [row for row in self.others if not rows[row]]
+        self._keep(~rows)
         self.all_wait = self.all_wait and not rows.any()
+
+    def prune(self, live: NDArray[np.bool_]) -> None:
+        """Only these rows are in the batch."""
+        self._keep(live)
+        self.all_wait = False
+        self.runs = live
+
+    def _keep(self, rows: NDArray[np.bool_]) -> None:
+        self.waiting = self.waiting[rows[self.waiting]]
+        kept = rows[self.verifying]
+        self.verifying, self.drafts = self.verifying[kept], self.drafts[:, kept]
+        self.others = [row for row in self.others if rows[row]]
 
 
 class Executor:
@@ -58,6 +78,7 @@ class Executor:
         prompts: prompts of all requests.
         eos_at: output position, counted from 1, at which a request samples EOS; -1 for never.
             Shape ``(requests,)``.
+        drafter: proposes the drafts; needed where the kernel speculates.
         sanitize: check every row (`Sanitizer`). Without it a wrong history still changes all later
             tokens of its request, but only its last block is read, and nothing is reported.
 
@@ -65,15 +86,17 @@ class Executor:
         SanitizerError: from `prepare` and `execute`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of an accelerator
         self,
         config: KernelConfig,
         model: HistoryHash,
         prompts: Prompts,
         eos_at: Ints,
         *,
+        drafter: Drafter | None = None,
         sanitize: bool = True,
     ) -> None:
+        self._drafter: Final = drafter
         self._model: Final = model
         self._prompts: Final = prompts
         self._eos_at: Final = eos_at
@@ -127,14 +150,18 @@ class Executor:
             waits[command.history_rows] = False
         waiting = waits.nonzero()[0]
         all_wait = len(waiting) == len(seats)
+        verifying, drafts = self._propose(command)
+        waits[verifying] = True
         self._batches[command.batch_id] = _Inputs(
             command,
             waiting,
+            verifying,
             [] if all_wait else (~waits).nonzero()[0].tolist(),
             np.full(len(seats), _PAD, dtype=np.int64),
             command.samples,
             np.ones(len(seats), dtype=np.bool_),
             all_wait,
+            drafts,
         )
 
     def withdraw(self, batch_id: int) -> None:
@@ -150,10 +177,7 @@ class Executor:
         inputs = self._batches[command.batch_id]
         inputs.live = command.live
         if command.pruned:
-            inputs.waiting = inputs.waiting[command.live[inputs.waiting]]
-            inputs.others = [row for row in inputs.others if command.live[row]]
-            inputs.all_wait = False
-            inputs.runs = command.live
+            inputs.prune(command.live)
             if self._sanitizer is not None:
                 self._sanitizer.complete(inputs.command.seats[~command.live])
         rows, tokens = command.fill_rows, command.fill_tokens
@@ -161,27 +185,43 @@ class Executor:
         if self._sanitizer is not None:
             self._sanitizer.check_fill(inputs.command, rows, tokens, command.live)
 
-    def execute(self, batch_id: int) -> Ints:
-        """Run a dispatched batch; return the sampled tokens, shape ``(1, sampling rows)``."""
+    def execute(self, batch_id: int) -> Samples:
+        """Run a dispatched batch; return what it samples."""
         inputs = self._batches.pop(batch_id)
         command = inputs.command
         if self._unchecked:
             self._check_late(inputs)
         if inputs.all_wait:
             sampled = self._decode(inputs, command.seats, command.positions, inputs.tokens)
+            samples = Samples(sampled[None, :])
         else:
-            sampled = np.zeros(len(command.seats), dtype=np.int64)
-            rows = inputs.waiting
-            if len(rows):
-                sampled[rows] = self._decode(
-                    inputs, command.seats[rows], command.positions[rows], inputs.tokens[rows]
-                )
-            for row in inputs.others:
-                sampled[row] = self._chunk(inputs, row)
-            sampled = sampled[command.samples & inputs.runs]
+            samples = self._mixed(inputs)
         if self._sanitizer is not None:
             self._sanitizer.complete(command.seats[inputs.runs])
-        return sampled[None, :]
+        return samples
+
+    def _mixed(self, inputs: _Inputs) -> Samples:
+        """Run the rows of a batch, kind by kind."""
+        command = inputs.command
+        returned, drafts = command.samples & inputs.runs, command.drafts
+        most = 0 if drafts is None else int(drafts[returned].max(initial=0))
+        sampled = np.zeros((1 + most, len(command.seats)), dtype=np.int64)
+        rows = inputs.waiting
+        if len(rows):
+            sampled[0, rows] = self._decode(
+                inputs, command.seats[rows], command.positions[rows], inputs.tokens[rows]
+            )
+        for row in inputs.others:
+            sampled[0, row] = self._chunk(inputs, row)
+        if drafts is None:
+            return Samples(sampled[:, returned])
+        accepted = np.zeros(len(command.seats), dtype=np.int64)
+        if len(inputs.verifying):
+            counts = drafts[inputs.verifying]
+            sampled[: 1 + int(counts.max()), inputs.verifying], accepted[inputs.verifying] = (
+                self._verify(inputs, counts)
+            )
+        return Samples(sampled[:, returned], accepted[returned])
 
     def fail(self, batch_id: int) -> None:
         """The device failed on the batch; it leaves nothing behind."""
@@ -329,6 +369,60 @@ class Executor:
         if sanitizer is not None:
             sanitizer.advance(seats, positions + 1, states, sampled)
         return sampled
+
+    def _propose(self, command: PrepareBatch) -> tuple[Ints, Ints]:
+        """Return the rows with drafts, and their drafts, shape ``(most drafts, such rows)``."""
+        if command.drafts is None:
+            return EMPTY, EMPTY[None, :]
+        rows = command.drafts.nonzero()[0]
+        if self._drafter is None:
+            raise SimulationError(
+                f"batch {command.batch_id} has rows with drafts, but nobody proposes any; give the "
+                "executor a drafter"
+            )
+        requests = [self._request_of[handle] for handle in command.handles[rows].tolist()]
+        offsets = command.positions[rows] + 1 - self._seats.prompt[command.seats[rows]]
+        return rows, self._drafter.propose(
+            np.array(requests, dtype=np.int64), offsets, command.drafts[rows]
+        )
+
+    def _verify(self, inputs: _Inputs, counts: Ints) -> tuple[Ints, Ints]:
+        """Run rows with ``counts`` drafts each; return all they sample, and how many are accepted.
+
+        Every position is computed and written, and sampled from, whether or not the draft there
+        is right. Those behind the accepted ones are nobody's from then on: the next row of the
+        request begins there, and blocks that hold nothing else are the kernel's again.
+        """
+        command, rows, size = inputs.command, inputs.verifying, self._size
+        seats, positions, tables = command.seats[rows], command.positions[rows], self._seats
+        before = positions - 1
+        slots = before // size
+        states = self._memory.read(tables.blocks_at(seats, slots), before - slots * size)
+        if self._sanitizer is not None:
+            self._sanitizer.check_rows(command, rows, states, inputs.live)
+        drafts = inputs.drafts[: int(counts.max())]
+        ahead = np.arange(len(drafts) + 1, dtype=np.int64)[:, None]
+        places, computed = positions + ahead, ahead <= counts
+        words = self._model.contributions(np.vstack((inputs.tokens[rows], drafts)), places)
+        words[0] += states
+        words = np.cumsum(words, axis=0, dtype=np.uint64)
+        depths, columns = computed.nonzero()
+        written = places[depths, columns]
+        slots = written // size
+        self._memory.write(
+            tables.blocks_at(seats[columns], slots), written - slots * size, words[depths, columns]
+        )
+        sampled = self._model.sample(words)
+        if self._model.eos_token_id is not None:
+            sampled[places == tables.eos_position[seats]] = self._model.eos_token_id
+        accepted = leading((drafts == sampled[:-1]) & computed[1:])
+        each = np.arange(len(rows))
+        ends = positions + accepted + 1
+        if self._sanitizer is not None:
+            self._sanitizer.advance(seats, ends, words[accepted, each], sampled[accepted, each])
+            self._sanitizer.roll_back(seats, ends)
+        tables.shorten(seats, ends, size)
+        return sampled, accepted
 
     def _chunk(self, inputs: _Inputs, row: int) -> int:
         """Run one row over prompt or recomputed positions; return its sample, or 0."""

@@ -17,6 +17,7 @@ from stepahead_models.facts import FactClass, Facts
 from stepahead_models.npu import BatchShape
 from stepahead_models.record import NEVER
 from stepahead_models.recorder import Recorder
+from stepahead_models.speculation import Samples
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 from stepahead_models.transfer_engine import TransferEngine
@@ -33,7 +34,14 @@ class _Outstanding:
 
 def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
     sampling = int(np.count_nonzero(batch.samples & live))
-    return BatchShape(batch.positions[live], batch.token_counts[live], sampling, len(batch.blocks))
+    drafts = None if batch.drafts is None else batch.drafts[live]
+    return BatchShape(
+        batch.positions[live],
+        batch.token_counts[live],
+        sampling,
+        len(batch.blocks),
+        drafts=drafts,
+    )
 
 
 def _later(behind: list[PrepareBatch], repeat: Repeat, turns: int) -> list[PrepareBatch]:
@@ -73,8 +81,8 @@ class ExecutorPort(Protocol):
         """Complete the inputs of a batch."""
         ...
 
-    def execute(self, batch_id: int) -> Ints:
-        """Return what a dispatched batch samples, shape ``(1, sampling rows)``."""
+    def execute(self, batch_id: int) -> Samples:
+        """Return what a dispatched batch samples."""
         ...
 
     def withdraw(self, batch_id: int) -> None:
@@ -140,6 +148,7 @@ class Host:
             command.token_counts,
             int(np.count_nonzero(command.samples)),
             len(command.blocks),
+            drafts=command.drafts,
         )
         self._outstanding[command.batch_id] = _Outstanding(command, shape)
         done = self.time.prepare(self._device.build_ns(shape, command.batch_id), self.live_since)
@@ -170,10 +179,10 @@ class Host:
     def collect(self, batch_id: int) -> None:
         """Learn that the NPU is done, and sample; only then the batch counts as executed."""
         shape = self._outstanding[batch_id].shape
-        duration = self._device.collect_ns(len(shape.positions), shape.sampling_rows, batch_id)
+        duration = self._device.collect_ns(len(shape.positions), shape.samples, batch_id)
         self._facts.add(self.time.work(duration), FactClass.EXECUTED, batch_id)
 
-    def execute(self, batch_id: int) -> Ints:
+    def execute(self, batch_id: int) -> Samples:
         """Return the tokens of the dispatched batch, which has been collected."""
         del self._outstanding[batch_id]
         self._dispatched = None
@@ -182,7 +191,8 @@ class Host:
     def publish(self, command: EmitTokens, earlier: Ints) -> Sequence[int]:
         """Process results; return when each step's tokens are out, ``earlier`` being known."""
         requests = len(command.handles)
-        out = self.time.work(self._device.publish_ns(requests, command.batch_id))
+        tokens = requests if command.counts is None else int(command.counts.sum())
+        out = self.time.work(self._device.publish_ns(requests, command.batch_id, tokens))
         times = array("q", earlier.tobytes())
         times.append(out)
         self._recorder.emit(command, times)

@@ -50,8 +50,15 @@ def _body(event: Event, commands: tuple[Command, ...]) -> dict[str, Json]:
     return {
         "event": encode(event),
         "commands": [encode(command) for command in commands],
-        "steps": len(event.tokens) if isinstance(event, BatchExecuted) else 0,
+        "steps": _steps(event),
     }
+
+
+def _steps(event: Event) -> int:
+    """Return how many device steps an event stands for; drafts are verified in one."""
+    if not isinstance(event, BatchExecuted):
+        return 0
+    return len(event.tokens) if event.accepted is None else 1
 
 
 class JournalWriter:

@@ -35,6 +35,8 @@ class BatchShape:
         new_blocks: KV blocks that the batch adds to block tables.
         tokens: sum of ``token_counts``; counted here when left at -1. As many tokens as rows means
             that every row computes one token, that is a decode-only batch.
+        drafts: how many of each row's tokens are drafts that it verifies, shape ``(rows,)``; None
+            where no row has any.
     """
 
     positions: Ints
@@ -42,6 +44,7 @@ class BatchShape:
     sampling_rows: int
     new_blocks: int = 0
     tokens: int = -1
+    drafts: Ints | None = None
 
     def __post_init__(self) -> None:
         if self.tokens < 0:
@@ -51,6 +54,13 @@ class BatchShape:
     def rows(self) -> int:
         """Rows of the batch."""
         return len(self.positions)
+
+    @property
+    def samples(self) -> int:
+        """Positions that are sampled from: one per sampling row, and every draft."""
+        if self.drafts is None:
+            return self.sampling_rows
+        return self.sampling_rows + int(self.drafts.sum())
 
 
 class NpuModel(Protocol):

@@ -57,6 +57,7 @@ class RunRecord:
         arrivals_ns, first_dispatches_ns, first_tokens_ns, last_tokens_ns, ends_ns: times.
         output_tokens: tokens out.
         outcomes: numbers of `Outcome`.
+        extra_tokens: tokens that came out together with an earlier one, from accepted drafts.
         checksums: sum over the output of `stepahead_models.tokens.checksum_words`.
         refusals: reason and sentence by request number.
         tokens: the output itself by request number, when it was kept.
@@ -67,8 +68,8 @@ class RunRecord:
             `NEVER` for the first step.
 
     Per emission, shape ``(emissions,)``:
-        emission_times_ns, emission_tokens: when, and to how many requests, one token each.
-        Segment i says that request ``segment_requests[i]`` got a token in each emission from
+        emission_times_ns, emission_requests: when, and to how many requests, at least one token
+        each. Segment i says that request ``segment_requests[i]`` got a token in each emission from
         ``segment_firsts[i]`` to ``segment_lasts[i]``.
 
     Attributes:
@@ -96,6 +97,7 @@ class RunRecord:
     last_tokens_ns: Ints
     ends_ns: Ints
     output_tokens: Ints
+    extra_tokens: Ints
     outcomes: Ints
     checksums: Words
     refusals: Mapping[int, tuple[str, str]]
@@ -108,7 +110,7 @@ class RunRecord:
     step_live_rows: Ints
     step_gaps_ns: Ints
     emission_times_ns: Ints
-    emission_tokens: Ints
+    emission_requests: Ints
     segment_requests: Ints
     segment_firsts: Ints
     segment_lasts: Ints
@@ -136,6 +138,8 @@ class RunRecord:
     def token_gaps(self, included: NDArray[np.bool_] | None = None) -> tuple[Ints, Ints]:
         """Return every gap between consecutive tokens of one request, pooled and exact.
 
+        Tokens of one device step come out together: the gaps between them are 0.
+
         Args:
             included: which requests count, shape ``(requests,)``; all when None.
 
@@ -144,9 +148,11 @@ class RunRecord:
             repeat a gap of another entry.
         """
         requests, firsts, lasts = self.segment_requests, self.segment_firsts, self.segment_lasts
+        extra = self.extra_tokens
         if included is not None:
             chosen = included[requests]
             requests, firsts, lasts = requests[chosen], firsts[chosen], lasts[chosen]
+            extra = extra[included]
         times = self.emission_times_ns
         changes = np.zeros(len(times) + 1, dtype=np.int64)
         np.add.at(changes, firsts, 1)
@@ -157,9 +163,11 @@ class RunRecord:
         joined = requests[1:] == requests[:-1]
         breaks = times[firsts[1:][joined]] - times[lasts[:-1][joined]]
         used = weights > 0
+        together = np.array([extra.sum()], dtype=np.int64)
+        together = together[together > 0]
         return (
-            np.concatenate([np.diff(times)[used], breaks]),
-            np.concatenate([weights[used], np.ones(len(breaks), dtype=np.int64)]),
+            np.concatenate([np.diff(times)[used], breaks, np.zeros_like(together)]),
+            np.concatenate([weights[used], np.ones(len(breaks), dtype=np.int64), together]),
         )
 
 

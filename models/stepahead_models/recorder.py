@@ -169,7 +169,7 @@ class Recorder:
         self.discarded = self.discarded.plus(batch.token_counts[rows], step_ns, tokens)
 
     def emit(self, command: EmitTokens, times: Sequence[int]) -> None:
-        """Tokens are out, step ``i`` of the command at ``times[i]``."""
+        """Tokens are out, step ``i`` of the command at ``times[i]``; with drafts all at once."""
         self._emissions.add(command, times)
         if self._kept is not None:
             self._kept.append(command)
@@ -204,6 +204,8 @@ class Recorder:
         lasts[requests] = emissions.last[handles]
         checksums = np.zeros(self._count, dtype=np.uint64)
         checksums[requests] = emissions.checksums[handles]
+        extra = np.zeros(self._count, dtype=np.int64)
+        extra[requests] = emissions.extra[handles]
         # Views, not copies: a long run has millions of steps.
         starts = np.frombuffer(self._starts, dtype=np.int64)
         ends = np.frombuffer(self._step_ends, dtype=np.int64)
@@ -215,6 +217,7 @@ class Recorder:
             last_tokens_ns=emissions.out(lasts),
             ends_ns=self._ends,
             output_tokens=self._outputs,
+            extra_tokens=extra,
             outcomes=self._outcomes,
             checksums=checksums,
             refusals=self._refusals,
@@ -227,7 +230,7 @@ class Recorder:
             step_live_rows=live,
             step_gaps_ns=gaps,
             emission_times_ns=np.frombuffer(emissions.times, dtype=np.int64),
-            emission_tokens=emissions.counts(),
+            emission_requests=emissions.counts(),
             segment_requests=owner[segments[0]],
             segment_firsts=segments[1],
             segment_lasts=segments[2],
@@ -268,9 +271,10 @@ class Recorder:
     def _kept_tokens(self) -> dict[int, Ints]:
         lists: dict[int, list[int]] = {}
         for command in self._kept or ():
+            counts = None if command.counts is None else command.counts.tolist()
             for column, handle in enumerate(command.handles.tolist()):
-                request = self._request_of[handle]
-                lists.setdefault(request, []).extend(command.tokens[:, column].tolist())
+                request, count = self._request_of[handle], counts and counts[column]
+                lists.setdefault(request, []).extend(command.tokens[:count, column].tolist())
         return {request: np.array(lists[request], dtype=np.int64) for request in sorted(lists)}
 
 

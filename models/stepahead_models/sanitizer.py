@@ -10,7 +10,8 @@ what changes:
   is a violation at once, any other holder loses its table, and a later row of the same stay (that
   is, without a preemption in between) is the violation;
 * every row goes on exactly where its request stopped, reads there the state that the oracle has,
-  and gets as input the token that its request sampled last.
+  and gets as input the token that its request sampled last. A request stops behind its last
+  accepted draft: what was written for rejected ones counts as never written.
 
 A request's own rows write forward only, so between these moments no block of a table can change.
 A request that comes back after a preemption must arrive at the state that it had reached before.
@@ -182,7 +183,7 @@ class Sanitizer:
                 batch.batch_id,
                 None,
                 f"token {int(tokens[wrong[0]])} was filled in at position "
-                f"{int(batch.positions[row] + batch.token_counts[row]) - 1}, it had sampled "
+                f"{_filled_at(batch, row)}, it had sampled "
                 f"{int(self._token[seat])}",
             )
 
@@ -218,6 +219,15 @@ class Sanitizer:
         self._next[seat] = position + len(words)
         if token >= 0:
             self._token[seat] = token
+
+    def roll_back(self, seats: Ints, ends: Ints) -> None:
+        """What rows wrote at and behind ``ends`` was rejected; before `SeatTables.shorten`.
+
+        Blocks that begin there are the kernel's again, which may give them to anybody.
+        """
+        kept = -(-ends // self._memory.block_size)
+        for place in np.flatnonzero(kept < self._seats.length[seats]).tolist():
+            self._holders[self._seats.held(int(seats[place]))[int(kept[place]) :]] -= 1
 
     def complete(self, seats: Ints) -> None:
         """Rows are back, or were pruned: tables of requests that ended before are forgotten."""
@@ -283,3 +293,9 @@ class Sanitizer:
         return SanitizerError(
             request=self._name(handle), batch_id=batch_id, block=block, fault=fault
         )
+
+
+def _filled_at(batch: PrepareBatch, row: int) -> int:
+    """Return the position that a row's fill goes to: its last one before its drafts."""
+    drafts = 0 if batch.drafts is None else int(batch.drafts[row])
+    return int(batch.positions[row] + batch.token_counts[row]) - drafts - 1

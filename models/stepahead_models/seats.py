@@ -70,6 +70,10 @@ class SeatTables:
         self.table[seats, slots] = blocks
         self.length[seats] = slots + 1
 
+    def shorten(self, seats: Ints, ends: Ints, size: int) -> None:
+        """Take the blocks behind position ``ends`` out of the tables; ``size`` tokens per block."""
+        self.length[seats] = np.minimum(self.length[seats], -(-ends // size))
+
     def withdraw(self, batch: PrepareBatch) -> None:
         """Take the blocks of a refused or abandoned batch out of the tables again.
 

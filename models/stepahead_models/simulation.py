@@ -48,6 +48,7 @@ from stepahead_models.host import ExecutorPort, Host
 from stepahead_models.record import NEVER, RunRecord
 from stepahead_models.recorder import Recorder
 from stepahead_models.remote import RemoteStore
+from stepahead_models.speculation import Acceptance, Drafter
 from stepahead_models.tokens import HistoryHash, Ints
 from stepahead_models.transfer_engine import (
     NoMemory,
@@ -122,10 +123,12 @@ class Simulation:
         stretches: let the kernel answer several device steps at once where nothing else happens.
         keep_tokens: keep all output tokens in the record.
         remote: where the kernel's remote loads go; needed when its configuration has them.
+        acceptance: how often drafts are right; needed when the kernel speculates.
         observers: see every event and its commands, for example a journal or invariants.
 
     Raises:
-        SimulationError: the closed loop is not positive, or the EOS tokens differ.
+        SimulationError: the closed loop is not positive, the EOS tokens differ, or the kernel
+            speculates and nothing says how often drafts are right.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of the user, by keyword
@@ -140,6 +143,7 @@ class Simulation:
         stretches: bool = True,
         keep_tokens: bool = False,
         remote: RemoteStore | None = None,
+        acceptance: Acceptance | None = None,
         observers: Sequence[Observer] = (),
     ) -> None:
         config = kernel.config
@@ -152,6 +156,11 @@ class Simulation:
                 f"the token model ends with token {model.eos_token_id}, the kernel with "
                 f"{config.eos_token_id}; give both the same eos_token_id"
             )
+        if config.num_speculative_tokens and acceptance is None:
+            raise SimulationError(
+                f"the kernel speculates with num_speculative_tokens={config.num_speculative_tokens}"
+                ", but nothing says how often a draft is right; give the simulation an acceptance"
+            )
         self.kernel: Final = kernel
         self._workload: Final = workload
         self._closed: Final = closed_loop is not None
@@ -161,11 +170,13 @@ class Simulation:
         self._facts: Final = Facts()
         memory: TransferPort
         if isinstance(model, ClosedForm):
-            self._executor: ExecutorPort = UncheckedExecutor(model, workload)
+            self._executor: ExecutorPort = UncheckedExecutor(model, workload, acceptance)
             memory = NoMemory()
         else:
+            prompts, eos_at = workload.prompts, workload.eos_at
+            drafter = None if acceptance is None else Drafter(model, prompts, eos_at, acceptance)
             self._executor = memory = Executor(
-                config, model, workload.prompts, workload.eos_at, sanitize=sanitize
+                config, model, prompts, eos_at, drafter=drafter, sanitize=sanitize
             )
         self._engine: Final = TransferEngine(
             device.dma, memory, self._facts, config.block_size, remote
@@ -290,15 +301,19 @@ class Simulation:
         return True
 
     def _executed(self, batch_id: int) -> None:
-        earlier = EMPTY
+        earlier, accepted = EMPTY, None
         leap = self._leap(batch_id) if self._stretches else None
         if leap is None:
-            tokens = self._host.execute(batch_id)
+            tokens, accepted = self._host.execute(batch_id)
         else:
             tokens, earlier = leap
         time = self._host.time
         event = BatchExecuted(
-            batch_id=batch_id, tokens=tokens, at=time.host_free_at, ended_at=time.npu_end
+            batch_id=batch_id,
+            tokens=tokens,
+            at=time.host_free_at,
+            ended_at=time.npu_end,
+            accepted=accepted,
         )
         self._deliver(event, earlier)
 
@@ -417,14 +432,16 @@ class Simulation:
             self._patience[handle] = int(load.cancel_after_tokens[request])
 
     def _lose_patience(self, command: EmitTokens, times: Sequence[int]) -> None:
-        steps = len(times)
         handles: list[int] = command.handles.tolist()
         offsets: list[int] = command.offsets.tolist()
-        for handle, offset in zip(handles, offsets, strict=True):
+        counts = command.counts
+        sizes = [len(times)] * len(handles) if counts is None else counts.tolist()
+        for handle, offset, size in zip(handles, offsets, sizes, strict=True):
             wanted = self._patience.get(handle)
-            if wanted is not None and offset < wanted <= offset + steps:
+            if wanted is not None and offset < wanted <= offset + size:
                 del self._patience[handle]
-                out = times[wanted - 1 - offset]
+                # Tokens of one device step are out at one time.
+                out = times[wanted - 1 - offset] if counts is None else times[0]
                 self._facts.add(out, FactClass.CANCEL, self._request_of[handle])
 
     def _finish(self, command: FinishRequest) -> None:

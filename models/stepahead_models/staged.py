@@ -3,8 +3,12 @@
 Per layer one dense stage over all tokens (padded to a compiled token bucket) and attention stages:
 decode rows that share a power-of-two KV bucket in one or more compiled batches, whichever is
 fastest, and one stage per prefill chunk (padded to a multiple of 128). Then one head stage over the
-sampling rows. When every row of a decode step falls into one KV bucket and fits one compiled batch,
-the fused pipeline may run instead, which saves time per layer.
+sampled positions. When every row of a decode step falls into one KV bucket and fits one compiled
+batch, the fused pipeline may run instead, which saves time per layer.
+
+A row that verifies drafts counts with every token in the dense stage and with every sampled
+position in the head, but as one decode row in attention, which reads the row's KV once for all its
+positions; and it never runs fused. An assumption: no measurement of such rows was found.
 """
 
 from __future__ import annotations
@@ -143,9 +147,11 @@ class StagedNpu:
     def _mixed_step(self, shape: BatchShape) -> int:
         counts = shape.token_counts
         decode = counts == 1
-        decode_rows = int(decode.sum())
-        padded = decode_rows
-        attention = self._decode_attention(shape.positions[decode]) if decode_rows else 0
+        if shape.drafts is not None:
+            decode |= shape.drafts > 0
+        padded = int(counts[decode].sum())
+        lasts = (shape.positions + counts)[decode] - 1
+        attention = self._decode_attention(lasts) if padded else 0
         prefill = ~decode
         for position, count in zip(
             shape.positions[prefill].tolist(), counts[prefill].tolist(), strict=True
@@ -153,7 +159,7 @@ class StagedNpu:
             tokens, time = self._prefill_row(position, count)
             padded += tokens
             attention += time
-        return (self._dense(padded) + attention) * self._layers + self._head_of(shape.sampling_rows)
+        return (self._dense(padded) + attention) * self._layers + self._head_of(shape.samples)
 
     def _decode_attention(self, positions: Ints) -> int:
         self._check(int(positions.max()))

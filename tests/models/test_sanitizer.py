@@ -74,7 +74,7 @@ class Script:
                 live=np.ones(rows, dtype=bool),
             )
         )
-        tokens: list[int] = self.executor.execute(batch_id)[0].tolist()
+        tokens: list[int] = self.executor.execute(batch_id).tokens[0].tolist()
         return tokens
 
 

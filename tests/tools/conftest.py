@@ -20,6 +20,7 @@ PER_REQUEST = (
     "last_tokens_ns",
     "ends_ns",
     "output_tokens",
+    "extra_tokens",
     "outcomes",
 )
 

@@ -12,6 +12,7 @@ import typer
 SCHEDULING: Final = "Scheduling"
 _CONFIGURATION: Final = "Configuration of the product"
 _TIERS: Final = "KV cache tiers"
+_SPECULATION: Final = "Speculative decoding"
 
 
 class OrderChoice(StrEnum):
@@ -212,5 +213,24 @@ class TierOptions:
             "but not simulated.",
             show_default=False,
             rich_help_panel=_TIERS,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeOptions:
+    """Whether tokens are proposed and verified; the option is the product's."""
+
+    experimental_speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            "--experimental-speculative-config",
+            "--experimental-spec-config",
+            metavar="JSON",
+            help="Speculative decoding, eager only, as a JSON object with the keys method "
+            "(draft_model or mtp), num_speculative_tokens, and for a draft model its model. "
+            "Default: none.",
+            show_default=False,
+            rich_help_panel=_SPECULATION,
         ),
     ] = None

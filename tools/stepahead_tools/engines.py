@@ -102,6 +102,7 @@ def read_engine(options: RunOptions, loop: str | None = None) -> EngineConfig:
             "kv_offload_write_back": options.experimental_kv_offload_write_back,
             "kv_offload_staging_memory_gb": options.experimental_kv_offload_staging_memory_gb,
             "kv_offload_overlap_l2_reload": options.experimental_kv_offload_overlap_l2_reload,
+            "speculative_config": options.experimental_speculative_config,
         },
         where=str(options.config),
         version=ProductVersion(options.product_version.value),
@@ -177,12 +178,13 @@ def _text(options: RunOptions) -> str:
 
 def _refuse_unsimulated(config: EngineConfig) -> None:
     loop = config.scheduler_config.loop
+    ahead = loop.compatibility is not SchedulingLoop.EAGER
     for option, asked, words, way_out in (
         (
             "speculative_config",
-            config.speculative_config is not None,
-            "speculative decoding",
-            "leave it out",
+            config.speculative_config is not None and ahead,
+            f"speculative decoding under the {loop.value} loop",
+            "leave it out, or run the eager loop alone",
         ),
         (
             "kv_transfer_config",
@@ -192,7 +194,7 @@ def _refuse_unsimulated(config: EngineConfig) -> None:
         ),
         (
             "l3_enabled",
-            config.l3_enabled and loop.compatibility is not SchedulingLoop.EAGER,
+            config.l3_enabled and ahead,
             f"a remote KV cache (L3) under the {loop.value} loop",
             "set it to false, or run the eager loop alone",
         ),

@@ -11,6 +11,7 @@ import typer
 
 _MACHINE: Final = "Simulated machine"
 _REMOTE: Final = "Simulated remote KV cache (L3)"
+_DRAFTS: Final = "Simulated speculative decoding"
 _OUTPUT: Final = "Output"
 
 
@@ -109,6 +110,39 @@ class RemoteOptions:
         float,
         typer.Option(metavar="PERCENT", help="Share of loads that fail.", rich_help_panel=_REMOTE),
     ] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions:
+    """A proposer that knows the next token so often, and takes so long."""
+
+    draft_acceptance: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            help="How often a proposed token is right, given that those before it are; an "
+            "assumption.",
+            rich_help_panel=_DRAFTS,
+        ),
+    ] = 0.7
+    draft_step_us: Annotated[
+        float | None,
+        typer.Option(
+            metavar="US",
+            help="Host time of each pass of the proposer over a batch. Default: 1650 for a draft "
+            "model, 1000 for MTP; assumptions.",
+            show_default=False,
+            rich_help_panel=_DRAFTS,
+        ),
+    ] = None
+    draft_token_us: Annotated[
+        float,
+        typer.Option(
+            metavar="US",
+            help="Host time of each proposed token; an assumption.",
+            rich_help_panel=_DRAFTS,
+        ),
+    ] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ Definitions, the same for every loop. Times are ns of the simulated clock.
 
 * ttft: arrival to first token out. tpot: (last - first token out) / (tokens - 1), rounded to a
   whole ns, of requests with at least 2 tokens. itl: every gap between consecutive tokens of one
-  request, pooled. e2el: arrival to last token out. queue: arrival to the start of the first device
-  step with a row of the request.
+  request, pooled; tokens that one device step gave a request are 0 apart. e2el: arrival to last
+  token out. queue: arrival to the start of the first device step with a row of the request.
 * These are over **measured** requests: completed (stop or length), and not among the first
   ``warmup`` of the trace.
 * The window of throughput begins at the first arrival after the warm-up and ends when the last of
@@ -62,6 +62,8 @@ class RunMetrics:
         npu_busy_share: device time over the time of the run.
         host_gap: idle times of the NPU between device steps while a live request could have run.
         host_gap_total_ns: their sum.
+        draft_acceptance: accepted of all draft tokens, those behind a rejected one included.
+        tokens_per_row_step: output tokens per row that sampled and device step; 1 without drafts.
         record: everything else.
     """
 
@@ -86,6 +88,8 @@ class RunMetrics:
     npu_busy_share: Fraction | None
     host_gap: Distribution | None
     host_gap_total_ns: int
+    draft_acceptance: Fraction | None
+    tokens_per_row_step: Fraction | None
     record: RunRecord
 
 
@@ -115,7 +119,7 @@ def measure(
     count = int(measured.sum())
     gaps = record.step_gaps_ns[record.step_gaps_ns != NEVER]
     good = None if objectives is None else _good(record, measured, objectives)
-    busy = record.npu_busy_ns
+    busy, tokens = record.npu_busy_ns, int(record.output_tokens.sum())
     return RunMetrics(
         completed=int(done.sum()),
         cancelled=int((outcomes == Outcome.CANCELLED).sum()),
@@ -136,9 +140,13 @@ def measure(
         itl=distribution(*record.token_gaps(measured)),
         e2el=distribution((record.last_tokens_ns - record.arrivals_ns)[measured]),
         queue=distribution((record.first_dispatches_ns - record.arrivals_ns)[measured]),
-        npu_busy_share=Fraction(busy, record.duration_ns) if record.duration_ns else None,
+        npu_busy_share=_share(busy, record.duration_ns),
         host_gap=distribution(gaps),
         host_gap_total_ns=int(gaps.sum()),
+        draft_acceptance=_share(
+            record.counters.get("accepted_tokens", 0), record.counters.get("drafted_tokens", 0)
+        ),
+        tokens_per_row_step=_share(tokens, tokens - int(record.extra_tokens.sum())),
         record=record,
     )
 
@@ -181,6 +189,10 @@ def _good(
         if objectives.lone_token == "fails":  # noqa: S105 # no secret
             good &= gaps > 0
     return int(good.sum()), len(good)
+
+
+def _share(part: int, whole: int) -> Fraction | None:
+    return Fraction(part, whole) if whole else None
 
 
 def _per_s(count: int, duration_ns: int) -> Fraction | None:

@@ -19,20 +19,28 @@ from stepahead_tools.engine_options import (
     LoopChoice,
     ProductOptions,
     SchedulingOptions,
+    SpeculativeOptions,
     TierOptions,
 )
 from stepahead_tools.help_text import GroupedHelp
 from stepahead_tools.load_options import EndOptions, LoadOptions
 from stepahead_tools.loop_options import LoopOptions
-from stepahead_tools.machine_options import MachineOptions, OutputOptions, RemoteOptions
+from stepahead_tools.machine_options import (
+    DraftOptions,
+    MachineOptions,
+    OutputOptions,
+    RemoteOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(
     OutputOptions,
     ProductOptions,
+    DraftOptions,
     RemoteOptions,
     MachineOptions,
+    SpeculativeOptions,
     TierOptions,
     LoopOptions,
     SchedulingOptions,

@@ -18,6 +18,7 @@ from stepahead_tools.distribution import PERCENTILES, Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
+from stepahead_tools.speculation import Speculation
 from stepahead_tools.tiers import RemoteSettings
 
 SCHEMA: Final = 1
@@ -98,6 +99,7 @@ def config(scene: Scene, loops: Sequence[Loop]) -> dict[str, Json]:
         "write_back": settings.write_back,
         "overlap_l2_reload": settings.layerwise_reload,
         "remote": _remote(settings.remote),
+        "speculation": _speculation(settings.speculation),
         "order": settings.order.value,
         "prefer": settings.preference.value,
         "device": scene.profile.name,
@@ -152,6 +154,10 @@ def run_figures(metrics: RunMetrics) -> dict[str, Json]:
         "preemptions": record.counters["preemptions"],
         "recomputed_tokens": record.counters["recomputed_tokens"],
         **_cache(record.counters),
+        "drafted_tokens": record.counters["drafted_tokens"],
+        "accepted_tokens": record.counters["accepted_tokens"],
+        "draft_acceptance_rate": rounded(metrics.draft_acceptance),
+        "tokens_per_row_step": rounded(metrics.tokens_per_row_step),
         "pending_block_s": seconds(record.pending_block_ns),
         "kv_peak_blocks": record.kv_blocks_max,
         "leaked_blocks": record.leaked_blocks,
@@ -243,6 +249,18 @@ def _remote(remote: RemoteSettings | None) -> dict[str, Json] | None:
         "latency_ns": remote.link.latency_ns,
         "miss_ppm": remote.miss_ppm,
         "failure_ppm": remote.failure_ppm,
+    }
+
+
+def _speculation(speculation: Speculation | None) -> dict[str, Json] | None:
+    if speculation is None:
+        return None
+    return {
+        "method": speculation.method.value,
+        "num_speculative_tokens": speculation.num_speculative_tokens,
+        "acceptance_ppm": speculation.acceptance_ppm,
+        "draft_step_ns": speculation.costs.step_ns,
+        "draft_token_ns": speculation.costs.token_ns,
     }
 
 

@@ -88,15 +88,16 @@ def set_up(trace: Trace, settings: Settings, profile: Profile, progress: Progres
 def measure_capacity(scene: Scene, progress: Progress | None = None) -> Fraction:
     """Return the requests/s that the eager loop serves when all requests arrive at time 0.
 
-    Clients that leave after a time stay, since they would all leave while they wait. Counted are
-    requests that were not refused, over the time of the whole run.
+    Without speculation, so that a load means the same with and without it. Clients that leave after
+    a time stay, since they would all leave while they wait. Counted are requests that were not
+    refused, over the time of the whole run.
     """
     nothing = np.zeros_like(scene.workload.arrivals_ns)
     workload = replace(
         scene.workload, arrivals_ns=nothing, cancel_after_ns=np.full_like(nothing, -1)
     )
     pacing = Pacing("recorded")
-    settings = replace(scene.settings, pacing=pacing)
+    settings = replace(scene.settings, pacing=pacing, speculation=None)
     burst = replace(scene, workload=workload, settings=settings, model=_closed_form(settings))
     record = run_loop(burst, EAGER, progress=progress)
     served = int((record.outcomes != Outcome.REFUSED).sum())
@@ -127,7 +128,7 @@ def run_loop(  # noqa: PLR0913 # each by keyword
         kernel: the kernel to use, fresh; one for ``loop`` when None.
         progress: is told how many requests have ended.
     """
-    settings = scene.settings
+    settings, drafts = scene.settings, scene.settings.speculation
     kernel = kernel or Kernel(settings.kernel_config(loop))
     simulation = Simulation(
         kernel,
@@ -138,6 +139,7 @@ def run_loop(  # noqa: PLR0913 # each by keyword
         stretches=stretches,
         observers=observers,
         remote=remote_store(settings, scene.profile) if kernel.config.remote else None,
+        acceptance=None if drafts is None else drafts.acceptance(settings.seed),
     )
     return simulation.run(progress)
 
@@ -148,7 +150,7 @@ def machine(settings: Settings, profile: Profile) -> Device:
     Raises:
         DeviceModelError: the device has no sampler, but the settings ask for it.
     """
-    spread = settings.noise_ppm
+    spread, drafts = settings.noise_ppm, settings.speculation
     noises = {
         stream: Noise(settings.seed, stream, spread) if spread else None for stream in NoiseStream
     }
@@ -157,6 +159,7 @@ def machine(settings: Settings, profile: Profile) -> Device:
         cpu=profile.cpu_model().scaled(settings.cpu_scale),
         npu_sampler=profile.npu_sampler() if settings.npu_sampling else None,
         changed_batch=profile.changed_batch.terms(),
+        drafter=None if drafts is None else drafts.costs,
         dma=profile.dma_model(),
         npu_noise=noises[NoiseStream.NPU],
         cpu_noise=noises[NoiseStream.CPU],

@@ -20,6 +20,7 @@ from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, SingleToken
 from stepahead_tools.options import RunOptions
 from stepahead_tools.pacing import Kind, Pacing
+from stepahead_tools.speculation import Speculation, speculation
 from stepahead_tools.tiers import RemoteSettings, host_pages, remote
 
 #: Size of the tokenizer of Llama 3.1, and its end-of-turn token.
@@ -51,6 +52,7 @@ class Settings:
         num_blocks, prefix_caching, host_pages, write_through_threshold, write_back,
         layerwise_reload, order, preference: see `stepahead.KernelConfig`.
         remote: how the remote store behaves, for loops that prepare nothing ahead; None without.
+        speculation: how tokens are proposed, in such loops; None without.
         cpu_scale: factor on every CPU cost.
         npu_sampling: the NPU draws the tokens.
         noise_ppm: largest deviation of durations, in millionths.
@@ -78,6 +80,7 @@ class Settings:
     write_back: bool
     layerwise_reload: bool
     remote: RemoteSettings | None
+    speculation: Speculation | None
     order: WaitingOrder
     preference: BatchPreference
     cpu_scale: float
@@ -90,6 +93,7 @@ class Settings:
 
     def kernel_config(self, loop: Loop) -> KernelConfig:
         """Return the kernel's configuration under one loop."""
+        drafts = None if loop.lookahead else self.speculation
         return KernelConfig(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
@@ -98,6 +102,7 @@ class Settings:
             max_tokens_per_row=self.max_tokens_per_row,
             max_model_len=self.max_model_len,
             lookahead=loop.lookahead,
+            num_speculative_tokens=0 if drafts is None else drafts.num_speculative_tokens,
             timing=loop.timing,
             late_joiners=self.late_joiners and loop.timing is SelectionTiming.JUST_IN_TIME,
             late_share_ppm=self.late_share_ppm,
@@ -166,6 +171,7 @@ def resolve(options: RunOptions, profile: Profile, config: EngineConfig | None =
         write_back=offload.write_back,
         layerwise_reload=offload.overlap_l2_reload,
         remote=remote(options, scheduler) if config.l3_enabled else None,
+        speculation=speculation(options, config.speculative_config),
         order=WaitingOrder.PRIORITY if by_priority else WaitingOrder.FIRST_COME_FIRST_SERVED,
         preference=(
             BatchPreference.PREFILL_FIRST if prefill_first else BatchPreference.DECODE_FIRST

@@ -116,6 +116,17 @@ def _caches(settings: Settings) -> Iterator[tuple[str, str]]:
                 f"{settings.remote.failure_ppm / 10_000:g} % of loads fail; eager only"
             ),
         )
+    if settings.speculation is not None:
+        drafts = settings.speculation
+        yield (
+            "drafts",
+            (
+                f"{drafts.num_speculative_tokens} per decode row ({drafts.method.value}), each "
+                f"right with {drafts.acceptance_ppm / 1_000_000:g}, "
+                f"{drafts.costs.step_ns / 1_000:g} us per pass and "
+                f"{drafts.costs.token_ns / 1_000:g} us per token"
+            ),
+        )
 
 
 def show_configuration(console: Console, scene: Scene, loops: Sequence[Loop]) -> None:
@@ -204,6 +215,9 @@ def _sections() -> Iterator[list[Line]]:
         Line("  on the NPU (L1)", lambda run: _hits(run, "npu"), 0, 0),
         Line("  on the host (L2)", lambda run: _hits(run, "host"), 0, 0),
         Line("  remote (L3)", lambda run: _hits(run, "remote") or None, 0, 0),
+        Line("draft tokens", lambda run: run.record.counters["drafted_tokens"] or None, 0, 0),
+        Line("  accepted, %", lambda run: _float(run.draft_acceptance, 100), 2, 0),
+        Line("  tokens per row and step", _tokens_per_row_step, 3, 0),
         Line("stored blocks", lambda run: run.record.counters["stored_blocks"] or None, 0, 0),
         Line("pending block-seconds", lambda run: run.record.pending_block_ns / _NS_PER_S, 2, 0),
         Line("KV blocks, peak", lambda run: run.record.kv_blocks_max, 0, 0),
@@ -236,6 +250,11 @@ def _milliseconds(figures: Distribution | None, percent: int | None) -> float | 
 def _exposed_share(run: RunMetrics) -> float | None:
     record = run.record
     return 100 * record.exposed_preparations / record.preparations if record.preparations else None
+
+
+def _tokens_per_row_step(run: RunMetrics) -> float | None:
+    """Return it where there are drafts; it is 1 elsewhere."""
+    return None if run.draft_acceptance is None else _float(run.tokens_per_row_step)
 
 
 def _margin(run: RunMetrics) -> float | None:

@@ -21,8 +21,9 @@ from stepahead_models.errors import SimulationError
 from stepahead_models.memory import KvMemory
 from stepahead_models.sanitizer import Sanitizer
 from stepahead_models.seats import SeatTables
-from stepahead_models.speculation import Drafter, Samples, leading
+from stepahead_models.speculation import Drafter, Samples
 from stepahead_models.tokens import HistoryHash, Ints, Prompts, Words
+from stepahead_models.verification import verify
 
 _NEVER: Final = -2
 _PAD: Final = 0
@@ -327,9 +328,7 @@ class Executor:
         """Run the rows of a decode batch ``steps`` times, each time on what they sampled before."""
         command, size, tables, model = inputs.command, self._size, self._seats, self._model
         seats, positions, sanitizer = command.seats, command.positions, self._sanitizer
-        before = positions - 1
-        slots = before // size
-        states = self._memory.read(tables.blocks_at(seats, slots), before - slots * size)
+        states = self._before(seats, positions)
         if sanitizer is not None:
             sanitizer.check_rows(command, inputs.waiting, states, inputs.live)
         words = np.empty((steps, len(seats)), dtype=np.uint64)
@@ -354,9 +353,7 @@ class Executor:
     def _decode(self, inputs: _Inputs, seats: Ints, positions: Ints, tokens: Ints) -> Ints:
         """Run rows of one sampled input each; return what each of them samples."""
         size, tables, sanitizer = self._size, self._seats, self._sanitizer
-        before = positions - 1
-        slots = before // size
-        states = self._memory.read(tables.blocks_at(seats, slots), before - slots * size)
+        states = self._before(seats, positions)
         if sanitizer is not None:
             sanitizer.check_rows(inputs.command, inputs.waiting, states, inputs.live)
         states += self._model.contributions(tokens, positions)
@@ -389,40 +386,40 @@ class Executor:
     def _verify(self, inputs: _Inputs, counts: Ints) -> tuple[Ints, Ints]:
         """Run rows with ``counts`` drafts each; return all they sample, and how many are accepted.
 
-        Every position is computed and written, and sampled from, whether or not the draft there
-        is right. Those behind the accepted ones are nobody's from then on: the next row of the
+        The positions behind the accepted ones are nobody's from then on: the next row of the
         request begins there, and blocks that hold nothing else are the kernel's again.
         """
-        command, rows, size = inputs.command, inputs.verifying, self._size
-        seats, positions, tables = command.seats[rows], command.positions[rows], self._seats
-        before = positions - 1
-        slots = before // size
-        states = self._memory.read(tables.blocks_at(seats, slots), before - slots * size)
-        if self._sanitizer is not None:
-            self._sanitizer.check_rows(command, rows, states, inputs.live)
-        drafts = inputs.drafts[: int(counts.max())]
-        ahead = np.arange(len(drafts) + 1, dtype=np.int64)[:, None]
-        places, computed = positions + ahead, ahead <= counts
-        words = self._model.contributions(np.vstack((inputs.tokens[rows], drafts)), places)
-        words[0] += states
-        words = np.cumsum(words, axis=0, dtype=np.uint64)
-        depths, columns = computed.nonzero()
-        written = places[depths, columns]
-        slots = written // size
-        self._memory.write(
-            tables.blocks_at(seats[columns], slots), written - slots * size, words[depths, columns]
+        command, rows, tables, sanitizer = (
+            inputs.command,
+            inputs.verifying,
+            self._seats,
+            self._sanitizer,
         )
-        sampled = self._model.sample(words)
-        if self._model.eos_token_id is not None:
-            sampled[places == tables.eos_position[seats]] = self._model.eos_token_id
-        accepted = leading((drafts == sampled[:-1]) & computed[1:])
-        each = np.arange(len(rows))
-        ends = positions + accepted + 1
-        if self._sanitizer is not None:
-            self._sanitizer.advance(seats, ends, words[accepted, each], sampled[accepted, each])
-            self._sanitizer.roll_back(seats, ends)
-        tables.shorten(seats, ends, size)
-        return sampled, accepted
+        seats, positions = command.seats[rows], command.positions[rows]
+        states = self._before(seats, positions)
+        if sanitizer is not None:
+            sanitizer.check_rows(command, rows, states, inputs.live)
+        done = verify(
+            self._model,
+            self._memory,
+            tables,
+            seats=seats,
+            positions=positions,
+            states=states,
+            inputs=np.vstack((inputs.tokens[rows], inputs.drafts[: int(counts.max())])),
+            counts=counts,
+        )
+        if sanitizer is not None:
+            sanitizer.advance(seats, done.ends, done.states, done.lasts)
+            sanitizer.roll_back(seats, done.ends)
+        tables.shorten(seats, done.ends, self._size)
+        return done.sampled, done.accepted
+
+    def _before(self, seats: Ints, positions: Ints) -> Words:
+        """Read the state just below each position through the block tables."""
+        before = positions - 1
+        slots = before // self._size
+        return self._memory.read(self._seats.blocks_at(seats, slots), before - slots * self._size)
 
     def _chunk(self, inputs: _Inputs, row: int) -> int:
         """Run one row over prompt or recomputed positions; return its sample, or 0."""

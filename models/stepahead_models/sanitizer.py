@@ -6,6 +6,7 @@ cost as much as the trace has KV, so the same claim is kept by induction, in wor
 what changes:
 
 * when a block enters a table as a cached prefix, its content is compared with the oracle;
+* every position that a row writes lies in a block of its table;
 * when a block enters a table to be written, nobody else may hold it: a holder with outstanding rows
   is a violation at once, any other holder loses its table, and a later row of the same stay (that
   is, without a preemption in between) is the violation;
@@ -103,6 +104,17 @@ class Sanitizer:
                     int(self._lost_block[batch.seats[row]]),
                     "the block was given to another request before",
                 )
+        ends = batch.positions + batch.token_counts
+        held = self._seats.length[batch.seats] * self._memory.block_size
+        if (ends > held).any():
+            row = int((ends > held).argmax())
+            raise self._error(
+                int(batch.handles[row]),
+                batch.batch_id,
+                None,
+                f"the row writes up to position {int(ends[row]) - 1}, its blocks end before "
+                f"{int(held[row])}",
+            )
         self._outstanding[batch.seats] += 1
 
     def withdraw(self, batch: PrepareBatch) -> None:

@@ -45,11 +45,13 @@ from stepahead_specs.goals import reached
 from stepahead_specs.invariants import Kind, check
 from stepahead_specs.observation import Observation
 from stepahead_specs.observer import Observer, limits
-from stepahead_specs.oracle import Ask, HashModel, Interner
+from stepahead_specs.oracle import Ask, HashModel, Interner, mix
 from stepahead_specs.walkers import Walkers
 
 #: What a freed block reads as, until somebody writes it.
 _POISON: Final = 0xDEADBEEF
+#: What a device returns below the last token of a row; nobody may look at it.
+IGNORED: Final = -1
 
 
 class BenchError(AssertionError):
@@ -62,12 +64,26 @@ class LeftTheTables(BenchError):
 
 @dataclass(slots=True)
 class Built:
-    """A batch as the host built it: what each row reads, writes and takes in."""
+    """A batch as the host built it: what each row reads, writes and takes in before its drafts."""
 
     command: PrepareBatch
     tables: list[dict[int, int]]
     inputs: list[list[int | None]]
     kept: list[bool]
+    drafts: list[int]
+
+
+def executed(
+    batch_id: int, sampled: Sequence[Sequence[int]], drafts: Sequence[int], at: int
+) -> BatchExecuted:
+    """Return what a device reports: the tokens of each sampling row, which had so many drafts."""
+    tokens = np.full((1 + max(drafts, default=0), len(sampled)), IGNORED, dtype=np.int64)
+    for row, values in enumerate(sampled):
+        tokens[: len(values), row] = values
+    accepted = np.array([len(values) - 1 for values in sampled], dtype=np.int64)
+    return BatchExecuted(
+        batch_id=batch_id, tokens=tokens, at=at, accepted=accepted if any(drafts) else None
+    )
 
 
 class Bench:
@@ -99,6 +115,8 @@ class Bench:
         self.wake: WakeAt | None = None
         #: How long the device takes; the host does everything in no time.
         self.device_time = 20
+        #: How lucky the drafter is: 0 never, 1 always, above by row as this number has it.
+        self.luck = 1
         self.failed = False
         self._interner = Interner(config.block_size)
         self._tables: dict[int, tuple[tuple[int, int], dict[int, int]]] = {}
@@ -162,11 +180,10 @@ class Bench:
         """Let the device finish its batch and report what it sampled."""
         ident = self._on_device()
         self._at += self.device_time
-        tokens = self._execute(self.built.pop(ident))
+        built = self.built.pop(ident)
+        sampled = self._execute(built)
         self.on_device = None
-        self._step(
-            BatchExecuted(batch_id=ident, tokens=np.array([tokens], dtype=np.int64), at=self._now())
-        )
+        self._step(executed(ident, sampled, _drafts(built), self._now()))
 
     def device_failed(self, *, whole: bool) -> None:
         """Report that the device failed its batch, or altogether."""
@@ -292,6 +309,8 @@ class Bench:
         )
         tables: list[dict[int, int]] = []
         inputs: list[list[int | None]] = []
+        none = np.zeros_like(command.seats)
+        drafts: list[int] = (none if command.drafts is None else command.drafts).tolist()
         for row, handle in enumerate(command.handles.tolist()):
             seat, stay = int(command.seats[row]), (handle, int(command.epochs[row]))
             if self._tables.get(seat, ((-1, -1), {}))[0] != stay:
@@ -301,7 +320,7 @@ class Bench:
             tables.append(dict(table))
             prompt = self.asks[handle].prompt
             first = int(command.positions[row])
-            span = range(first, first + int(command.token_counts[row]))
+            span = range(first, first + int(command.token_counts[row]) - drafts[row])
             inputs.append([prompt[p] if p < len(prompt) else None for p in span])
         for row, position, token in zip(
             command.history_rows.tolist(),
@@ -310,7 +329,7 @@ class Bench:
             strict=True,
         ):
             inputs[row][position - int(command.positions[row])] = token
-        return Built(command, tables, inputs, [True] * len(tables))
+        return Built(command, tables, inputs, [True] * len(tables), drafts)
 
     def _dispatch(self, command: DispatchBatch) -> None:
         if self.on_device is not None:
@@ -344,8 +363,14 @@ class Bench:
 
     # -- device -------------------------------------------------------------------------------
 
-    def _execute(self, built: Built) -> list[int]:
-        tokens: list[int] = []
+    def _execute(self, built: Built) -> list[list[int]]:
+        """Compute the batch; return what each sampling row gives.
+
+        The drafter knows what the device will sample, and is right about it as far as it is lucky.
+        The device reads what it proposes and samples behind each; drafts are right up to the first
+        that is not what was sampled.
+        """
+        sampled: list[list[int]] = []
         command = built.command
         for row, (table, inputs) in enumerate(zip(built.tables, built.inputs, strict=True)):
             if not built.kept[row]:
@@ -354,12 +379,32 @@ class Bench:
             position = int(command.positions[row])
             chain = self._load(table, position - 1) if position else self.model.start()
             for token in inputs:
-                chain = self.model.read(chain, 0 if token is None else token, position)
-                self._memory[self._place(table, position)] = chain
+                chain = self._read(table, chain, token, position)
                 position += 1
-            if command.samples[row]:
+            if not command.samples[row]:
+                continue
+            tokens = [self.model.sample(chain, ask, position - len(ask.prompt))]
+            right = self._right(built, row)
+            for draft in range(built.drafts[row]):
+                # A wrong draft is read as well; what is sampled behind it counts for nothing.
+                guess = tokens[-1] if draft < right else tokens[-1] + 1
+                chain = self._read(table, chain, guess, position)
+                position += 1
                 tokens.append(self.model.sample(chain, ask, position - len(ask.prompt)))
-        return tokens
+            sampled.append(tokens[: right + 1])
+        return sampled
+
+    def _read(self, table: dict[int, int], chain: int, token: int | None, position: int) -> int:
+        chain = self.model.read(chain, 0 if token is None else token, position)
+        self._memory[self._place(table, position)] = chain
+        return chain
+
+    def _right(self, built: Built, row: int) -> int:
+        """Return how many of a row's drafts are right."""
+        drafts = built.drafts[row]
+        if self.luck <= 1:
+            return drafts * self.luck
+        return mix(self.luck ^ int(built.command.positions[row])) % (drafts + 1)
 
     def _spoil(self, built: Built) -> None:
         """A failed batch may have written anything into its own positions."""
@@ -380,3 +425,9 @@ class Bench:
         if slot not in table:
             raise BenchError(f"position {position} is touched and its block was never told")
         return table[slot], offset
+
+
+def _drafts(built: Built) -> list[int]:
+    """Return the drafts of each sampling row that was not left out."""
+    rows = zip(built.drafts, built.kept, built.command.samples.tolist(), strict=True)
+    return [drafts for drafts, kept, samples in rows if kept and samples]

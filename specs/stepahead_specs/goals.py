@@ -6,12 +6,12 @@ reach; a run in CI that never reaches one fails and names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import DISPATCHED, PREPARED, Request
+from stepahead_specs.records import DISPATCHED, PREPARED, Request, Row
 
 Seen: TypeAlias = Callable[[Observation], bool]
 
@@ -152,9 +152,9 @@ def _fenced_wait(seen: Observation) -> bool:
 @goal("EOS comes back for a request that was cancelled in flight")
 def _eos_and_cancel(seen: Observation) -> bool:
     return any(
-        value == seen.limits.eos_token_id and seen.requests[handle].finish == "abort"
+        seen.limits.eos_token_id in values and seen.requests[handle].finish == "abort"
         for batch in seen.now.executed
-        for handle, value in batch.values.items()
+        for handle, values in batch.values.items()
     )
 
 
@@ -296,6 +296,100 @@ def _priority(seen: Observation) -> bool:
         for row in batch.rows
         for other in seen.live()
     )
+
+
+@goal("all drafts of a row are right")
+def _all_right(seen: Observation) -> bool:
+    return any(row.drafts and len(values) == 1 + row.drafts for row, values in _verified(seen))
+
+
+@goal("no draft of a row is right")
+def _none_right(seen: Observation) -> bool:
+    return any(row.drafts and len(values) == 1 for row, values in _verified(seen))
+
+
+@goal("some drafts of a row are right, and some are not")
+def _some_right(seen: Observation) -> bool:
+    return any(1 < len(values) < 1 + row.drafts for row, values in _verified(seen))
+
+
+@goal("a request ends within its accepted drafts")
+def _end_within(seen: Observation) -> bool:
+    return any(
+        row.drafts and seen.requests[row.handle].known < row.known_end + len(values)
+        for row, values in _verified(seen)
+        if row.handle in seen.now.finished
+    )
+
+
+@goal("the last token of a request is behind its accepted drafts")
+def _end_behind(seen: Observation) -> bool:
+    return any(
+        len(values) > 1 and seen.requests[row.handle].known == row.known_end + len(values)
+        for row, values in _verified(seen)
+        if row.handle in seen.now.finished
+    )
+
+
+@goal("a block of rejected drafts is given back")
+def _given_back(seen: Observation) -> bool:
+    size = seen.limits.block_size
+    return any(
+        -(-(row.known_end - 1 + len(values)) // size) < -(-row.end // size)
+        for row, values in _verified(seen)
+        if seen.requests[row.handle].live
+    )
+
+
+@goal("a row has fewer drafts than may be for want of tokens")
+def _cut_by_tokens(seen: Observation) -> bool:
+    return any(
+        sum(row.count for row in batch.rows) == seen.limits.max_num_batched_tokens
+        and any(_cut(seen, row) for row in batch.rows)
+        for batch in seen.now.selected
+    )
+
+
+@goal("a row has fewer drafts than may be for want of a block")
+def _cut_by_blocks(seen: Observation) -> bool:
+    return _pool_full(seen) and any(
+        row.end % seen.limits.block_size == 0 and _cut(seen, row)
+        for batch in seen.now.selected
+        for row in batch.rows
+    )
+
+
+@goal("a batch has prompts and drafts")
+def _mixed(seen: Observation) -> bool:
+    return any(
+        any(row.drafts for row in batch.rows)
+        and any(row.position < seen.requests[row.handle].prompt_length for row in batch.rows)
+        for batch in seen.now.selected
+    )
+
+
+@goal("a request with drafts on the device is cancelled")
+def _cancelled_with_drafts(seen: Observation) -> bool:
+    rows = [row for batch in seen.outstanding() for row in batch.rows if row.drafts]
+    return any(row.handle in seen.now.cancelled for row in rows)
+
+
+@goal("a batch with drafts is taken back")
+def _drafts_taken_back(seen: Observation) -> bool:
+    return any(row.drafts for batch in seen.now.withdrawn for row in batch.rows)
+
+
+def _verified(seen: Observation) -> Iterator[tuple[Row, tuple[int, ...]]]:
+    """Yield the live rows that came back with tokens, and those."""
+    for batch in seen.now.executed:
+        for row in batch.rows:
+            ended = seen.requests[row.handle].finished_at not in (None, seen.step)
+            if row.handle in batch.values and not ended:
+                yield row, batch.values[row.handle]
+
+
+def _cut(seen: Observation, row: Row) -> bool:
+    return row.drafts < seen.drafts_max(row)
 
 
 def _epochs_grew(seen: Observation) -> bool:

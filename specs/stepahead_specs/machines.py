@@ -56,7 +56,8 @@ _WEIGHTS: Final[dict[type[Event], int]] = {
 class Shape:
     """How far `configurations` and `asks` may go.
 
-    ``crowded``: several requests with a common prefix share a pool that holds little more than one,
+    ``drafts`` are the least and the largest width of speculation under lookahead 0. ``crowded``:
+    several requests with a common prefix share a pool that holds little more than one,
     under overlap, so that preemption, fences and hits are the rule.
     """
 
@@ -64,6 +65,7 @@ class Shape:
     prompt_max: int = 9
     output_max: int = 9
     crowded: bool = False
+    drafts: tuple[int, int] = (0, 3)
 
 
 @st.composite
@@ -73,6 +75,7 @@ def configurations(draw: st.DrawFn, shape: Shape) -> KernelConfig:
     if shape.crowded:
         return _crowded(draw, block_size, -(-(shape.prompt_max + shape.output_max) // block_size))
     lookahead = draw(st.integers(0, shape.lookahead_max))
+    drafts = 0 if lookahead else draw(st.integers(*shape.drafts))
     just_in_time = lookahead > 0 and draw(st.sampled_from((False, False, True)))
     longest = -(-(shape.prompt_max + shape.output_max - 1) // block_size)
     return KernelConfig(
@@ -83,6 +86,7 @@ def configurations(draw: st.DrawFn, shape: Shape) -> KernelConfig:
         max_tokens_per_row=draw(st.sampled_from((64, 3, 2, 1))),
         max_model_len=draw(st.sampled_from((24, 24, 24, 12, 6))),
         lookahead=lookahead,
+        num_speculative_tokens=drafts,
         order=draw(st.sampled_from(list(WaitingOrder))),
         preference=draw(st.sampled_from(list(BatchPreference))),
         prefix_caching=draw(st.booleans()),
@@ -239,9 +243,10 @@ class KernelMachine(RuleBasedStateMachine):
         if self._bench().building is None:
             self._do(Bench.woke_in_time)
 
-    @rule(turns=st.integers(1, 16), late=st.booleans())
-    def run_on(self, turns: int, late: bool) -> None:  # noqa: FBT001 # drawn by Hypothesis
+    @rule(turns=st.integers(1, 16), late=st.booleans(), luck=st.integers(0, 9))
+    def run_on(self, turns: int, late: bool, luck: int) -> None:  # noqa: FBT001 # drawn by Hypothesis
         """The machine room works by itself for a while, the host first or the device first."""
+        self._bench().luck = luck
         for _ in range(turns):
             moves: list[Callable[[Bench], object]] = []
             bench = self._bench()
@@ -323,8 +328,9 @@ class KernelMachine(RuleBasedStateMachine):
         for row in bench.seen.batches[bench.on_device].rows:
             request = bench.seen.requests[row.handle]
             tokens, _ = bench.truth(row.handle)
-            index = row.end - request.prompt_length
-            if request.live and row.samples and tokens[index] == bench.config.eos_token_id:
+            first = row.known_end - request.prompt_length
+            may_come = tokens[first : first + 1 + row.drafts]
+            if request.live and row.samples and bench.config.eos_token_id in may_come:
                 ending.append(row.handle)
         return ending
 
@@ -347,3 +353,9 @@ class CrowdedMachine(KernelMachine):
     """The same machine where there is never enough room."""
 
     shape = Shape(crowded=True)
+
+
+class DraftingMachine(KernelMachine):
+    """The same machine where every kernel speculates."""
+
+    shape = Shape(lookahead_max=0, output_max=15, drafts=(1, 3))

@@ -98,6 +98,23 @@ class Observation:
         """Return the place in the line: smaller is served first."""
         return (request.priority if self.limits.by_priority else 0, request.handle)
 
+    def ends_by(self, request: Request, index: int, value: int) -> str | None:
+        """Return how ``value`` as output ``index`` ends the request: stop, length, or None."""
+        stops = set(request.stop_token_ids)
+        if self.limits.eos_token_id is not None and not request.ignore_eos:
+            stops.add(self.limits.eos_token_id)
+        if value in stops and index + 1 >= request.min_tokens:
+            return "stop"
+        return "length" if request.prompt_length + index + 1 >= request.final_length else None
+
+    def drafts_max(self, row: Row) -> int:
+        """Return how many drafts a row may have: none unless it reads one sampled token."""
+        limits, request = self.limits, self.requests[row.handle]
+        if row.known_end != row.position + 1 or row.position < request.prompt_length:
+            return 0
+        most = min(limits.num_speculative_tokens, limits.max_tokens_per_row - 1)
+        return min(most, request.final_length - 1 - row.known_end)
+
     # -- facts --------------------------------------------------------------------------------
 
     def admitted(self, request: Request) -> None:
@@ -205,28 +222,40 @@ class Observation:
                 self.stray("INV-7", f"batch {batch.ident} fills row {index} with {value}, left out")
         return (True,) * len(kept), tuple((moved[i], v) for i, v in fills if i in moved)
 
-    def executed(self, ident: int, values: Sequence[int]) -> None:
-        """Note the tokens that came back, one per sampling row in the order of the rows."""
+    def executed(self, ident: int, values: Sequence[Sequence[int]]) -> None:
+        """Note what came back, for each sampling row in order its accepted drafts and one more."""
         batch = self.batches[ident]
         batch.state = FILLED
         self.now.executed.append(batch)
         returned = iter(values)
         for index, row in enumerate(batch.rows):
-            request = self.requests[row.handle]
-            self._write(batch, row, garbage=index < len(batch.live) and not batch.live[index])
+            garbage = index < len(batch.live) and not batch.live[index]
+            told = tuple(next(returned)) if row.samples else ()
+            written = row.known_end - 1 + len(told) if row.drafts else row.end
+            self._write(batch, row, row.position if garbage else written)
             if not row.samples:
                 continue
-            value = batch.values[row.handle] = next(returned)
-            if request.live:
-                token = Token(
-                    handle=row.handle,
-                    epoch=row.epoch,
-                    index=row.end - request.prompt_length,
-                    batch=ident,
-                    value=value,
-                )
-                request.sampled.append(token)
-                self.now.returned.append(token)
+            batch.values[row.handle] = told
+            if self.requests[row.handle].live:
+                self._return(batch, row, told)
+
+    def _return(self, batch: Batch, row: Row, values: tuple[int, ...]) -> None:
+        """Note the tokens of a live row, up to the one that ends its request."""
+        request = self.requests[row.handle]
+        self.count("drafted_tokens", row.drafts)
+        self.count("accepted_tokens", len(values) - 1)
+        for index, value in enumerate(values, start=row.known_end - request.prompt_length):
+            token = Token(
+                handle=row.handle, epoch=row.epoch, index=index, batch=batch.ident, value=value
+            )
+            request.sampled.append(token)
+            self.now.returned.append(token)
+            if self.ends_by(request, index, value) is not None:
+                break
+        if row.drafts:
+            request.scheduled = request.known - 1
+            slots = -(-request.scheduled // self.limits.block_size)
+            request.table = {s: block for s, block in request.table.items() if s < slots}
 
     def withdrawn(self, ident: int) -> None:
         """Note a batch that was refused or abandoned, with the younger rows that depend on it."""
@@ -250,7 +279,7 @@ class Observation:
         for batch in hit:
             batch.state = CANCELLED
             for row in batch.rows:
-                self._write(batch, row, garbage=True)
+                self._write(batch, row, row.position)
         for request in self.live():
             if device or any(row.handle == request.handle for row in self.batches[ident].rows):
                 request.failed = True
@@ -361,17 +390,18 @@ class Observation:
 
     # -- what a block contains ----------------------------------------------------------------
 
-    def _write(self, batch: Batch, row: Row, *, garbage: bool) -> None:
+    def _write(self, batch: Batch, row: Row, end: int) -> None:
+        """Note that a row has written its positions; from ``end`` on nobody may read them."""
         size = self.limits.block_size
         for slot in range(row.position // size, -(-row.end // size)):
             block = row.table[slot]
             if block is None:
                 continue
             start = max(row.position - slot * size, 0)
-            stop = min(row.end - slot * size, size)
+            stop = min(end - slot * size, size)
             before = self.contents.get(block)
             joins = before is not None and (before.handle, before.slot) == (row.handle, slot)
-            if garbage:
+            if stop <= start:
                 if start and joins and before is not None:
                     self.contents[block] = replace(before, filled=min(before.filled, start))
                 else:

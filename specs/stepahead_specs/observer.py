@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, assert_never
 
+import numpy as np
+
+from stepahead.arrays import Ints
 from stepahead.commands import (
     AbandonBatch,
     AdmitRequest,
@@ -60,6 +64,7 @@ def limits(config: KernelConfig) -> Limits:
         by_priority=config.order is WaitingOrder.PRIORITY,
         prefix_caching=config.prefix_caching,
         max_waiting=config.max_waiting,
+        num_speculative_tokens=config.num_speculative_tokens,
     )
 
 
@@ -111,13 +116,13 @@ class Observer:
                 seen.count("refused_batches")
                 seen.withdrawn(event.batch_id)
             case BatchExecuted():
-                if len(event.tokens) != 1:
+                if event.accepted is None and len(event.tokens) != 1:
                     raise NotImplementedError(
                         f"batch {event.batch_id} comes back after {len(event.tokens)} steps; "
                         "observe a run of single steps"
                     )
                 self._given.pop(event.batch_id, None)
-                seen.executed(event.batch_id, [int(token) for token in event.tokens[0]])
+                seen.executed(event.batch_id, _values(event))
             case BatchFailed():
                 self._given.pop(event.batch_id, None)
                 seen.failed(event.batch_id, device=event.scope is FailureScope.DEVICE)
@@ -160,10 +165,9 @@ class Observer:
                 live = tuple(command.live.tolist())
                 seen.dispatched(command.batch_id, live, tuple(fills), pruned=command.pruned)
             case EmitTokens():
-                for column, handle in enumerate(command.handles.tolist()):
-                    for turn, value in enumerate(command.tokens[:, column].tolist()):
-                        offset = int(command.offsets[column]) + turn
-                        seen.emitted(command.batch_id, handle, offset, value)
+                for handle, offset, tokens in sent(command):
+                    for index, value in enumerate(tokens, start=offset):
+                        seen.emitted(command.batch_id, handle, index, value)
             case FinishRequest():
                 seen.finished(
                     command.handle, command.request_id, command.reason.value, command.output_tokens
@@ -196,6 +200,23 @@ class Observer:
         )
 
 
+def sent(command: EmitTokens) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield handle, place of the first token, and tokens of each request that is sent some."""
+    for column, handle in enumerate(command.handles.tolist()):
+        tokens: list[int] = command.tokens[:, column].tolist()
+        count = len(tokens) if command.counts is None else int(command.counts[column])
+        yield handle, int(command.offsets[column]), tokens[:count]
+
+
+def _values(event: BatchExecuted) -> list[list[int]]:
+    """Return what came back for each sampling row of one device step."""
+    columns: list[list[int]] = event.tokens.T.tolist()
+    if event.accepted is None:
+        return columns
+    rows = zip(columns, event.accepted.tolist(), strict=True)
+    return [tokens[: accepted + 1] for tokens, accepted in rows]
+
+
 def _batch(command: PrepareBatch, step: int) -> Batch:
     fresh: dict[int, list[tuple[int, int]]] = {}
     entries = zip(
@@ -213,6 +234,7 @@ def _batch(command: PrepareBatch, step: int) -> Batch:
         command.positions.tolist(),
         command.token_counts.tolist(),
         command.samples.tolist(),
+        _drafts(command).tolist(),
         strict=True,
     )
     history = zip(
@@ -232,8 +254,9 @@ def _batch(command: PrepareBatch, step: int) -> Batch:
                 count=count,
                 samples=samples,
                 fresh=tuple(fresh.get(index, ())),
+                drafts=drafts,
             )
-            for index, (handle, epoch, seat, position, count, samples) in enumerate(columns)
+            for index, (handle, epoch, seat, position, count, samples, drafts) in enumerate(columns)
         ),
         selected_at=step,
         history=tuple(history),
@@ -255,8 +278,13 @@ def _bytes(command: PrepareBatch) -> tuple[bytes, ...]:
         command.history_rows,
         command.history_positions,
         command.history_tokens,
+        _drafts(command),
     )
     return tuple(array.tobytes() for array in arrays)
+
+
+def _drafts(command: PrepareBatch) -> Ints:
+    return np.zeros_like(command.seats) if command.drafts is None else command.drafts
 
 
 def _words(command: Command) -> list[tuple[str, int]]:

@@ -35,6 +35,7 @@ class Limits:
     prefix_caching: bool = False
     #: Waiting requests at most, or None where nobody counts.
     max_waiting: int | None = None
+    num_speculative_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class Row:
     """One request's share of one batch, with the block table that it reads and writes through.
 
     ``table`` are the request's blocks from slot 0 up to the end of the row; ``fresh`` are the
-    (slot, block) entries that came with this batch.
+    (slot, block) entries that came with this batch. The last ``drafts`` positions are guesses.
     """
 
     handle: int
@@ -56,11 +57,17 @@ class Row:
     #: Where the request's row before this one ended, and where the first one of its epoch began.
     after: int = 0
     starts: int = 0
+    drafts: int = 0
 
     @property
     def end(self) -> int:
-        """Position after the last one that the row computes; a sampled token belongs here."""
+        """Position after the last one that the row computes."""
         return self.position + self.count
+
+    @property
+    def known_end(self) -> int:
+        """Position after the last known one; the first sampled token belongs here."""
+        return self.end - self.drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +111,8 @@ class Batch:
     fills: tuple[tuple[int, int], ...] = ()
     #: Rows were left out at the dispatch.
     pruned: bool = False
-    #: What came back for each sampling row, by request.
-    values: dict[int, int] = field(default_factory=dict[int, int])
+    #: What came back for each sampling row, by request: its accepted drafts and one token more.
+    values: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     #: True when the arrays of the host were changed by the scheduler after they were given.
     tampered: bool = False
 
@@ -222,7 +229,7 @@ class Facts:
     executed: list[Batch] = field(default_factory=list[Batch])
     withdrawn: list[Batch] = field(default_factory=list[Batch])
     spoiled: list[Batch] = field(default_factory=list[Batch])
-    #: Tokens that came back in this step for live requests.
+    #: Tokens that came back in this step for live requests, none behind one that ends its request.
     returned: list[Token] = field(default_factory=list[Token])
     emitted: list[Token] = field(default_factory=list[Token])
     finished: list[int] = field(default_factory=list[int])

@@ -28,6 +28,7 @@ from stepahead.events import (
 )
 from stepahead.kernel import Kernel
 from stepahead_models.journal import JournalWriter
+from stepahead_specs.observer import sent
 
 
 def write_journal(
@@ -76,7 +77,8 @@ def _event(event: Event) -> str:  # noqa: PLR0911 - one sentence per event
         case BatchRefused():
             return f"B{event.batch_id} is refused"
         case BatchExecuted():
-            return f"B{event.batch_id} comes back with {event.tokens.tolist()}"
+            judged = "" if event.accepted is None else f", {event.accepted.tolist()} drafts right"
+            return f"B{event.batch_id} comes back with {event.tokens.tolist()}{judged}"
         case BatchFailed():
             return f"the device fails B{event.batch_id} ({event.scope.value})"
         case _:
@@ -124,10 +126,11 @@ def _rows(command: PrepareBatch) -> Iterable[str]:
         name = f"R{handle}" + (f" epoch {epoch}" if epoch else "")
         span = f"{first}" if first == last else f"{first}-{last}"
         more = f" +blocks {blocks[row]}" if row in blocks else ""
+        if command.drafts is not None and command.drafts[row]:
+            more = f" of them {command.drafts[row]} drafts{more}"
         yield f"{name}[{span}]{'*' if command.samples[row] else ''}{more}"
 
 
 def _sent(command: EmitTokens) -> Iterable[str]:
-    for column, handle in enumerate(command.handles.tolist()):
-        tokens = command.tokens[:, column].tolist()
-        yield f"R{handle}#{int(command.offsets[column])}={' '.join(map(str, tokens))}"
+    for handle, offset, tokens in sent(command):
+        yield f"R{handle}#{offset}={' '.join(map(str, tokens))}"

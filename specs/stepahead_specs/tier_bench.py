@@ -29,6 +29,7 @@ from stepahead.commands import (
 from stepahead.config import KernelConfig
 from stepahead.events import Event, HostReady, TransferDone, TransferFailed
 from stepahead_specs.bench import Bench, BenchError
+from stepahead_specs.observer import sent
 from stepahead_specs.oracle import Ask, HashModel
 
 _POISON = 0xBADC0DE
@@ -181,11 +182,11 @@ class TierBench(Bench):
                     for offset in range(self.config.block_size):
                         memory[place, offset] = _POISON
             case EmitTokens():
-                for column, handle in enumerate(command.handles.tolist()):
+                for handle, offset, tokens in sent(command):
                     output = self.outputs.setdefault(handle, [])
-                    if len(output) != int(command.offsets[column]) or handle in self.ends:
+                    if len(output) != offset or handle in self.ends:
                         raise BenchError(f"request {handle} gets a token twice or after its end")
-                    output.extend(command.tokens[:, column].tolist())
+                    output.extend(tokens)
             case FinishRequest():
                 self.ends[command.handle] = command.reason
             case ReportCacheReset():

@@ -174,6 +174,7 @@ def _config(random: Random, shape: Shape) -> KernelConfig:
     if shape.crowded:
         return _crowded(random, block_size, -(-(shape.prompt_max + shape.output_max) // block_size))
     lookahead = whole(0, shape.lookahead_max)
+    drafts = 0 if lookahead else whole(*shape.drafts)
     just_in_time = lookahead > 0 and choice((False, False, True))
     longest = -(-(shape.prompt_max + shape.output_max - 1) // block_size)
     tight = choice((True, False))
@@ -186,6 +187,7 @@ def _config(random: Random, shape: Shape) -> KernelConfig:
         max_tokens_per_row=choice((64, 3, 2, 1)),
         max_model_len=choice((24, 24, 24, 12, 6)),
         lookahead=lookahead,
+        num_speculative_tokens=drafts,
         order=choice(list(WaitingOrder)),
         preference=choice(list(BatchPreference)),
         prefix_caching=choice((True, True, False)),
@@ -260,8 +262,9 @@ def _cpu(bench: Bench, _: Move) -> None:
         bench.host_ready()
 
 
-def _npu(bench: Bench, _: Move) -> None:
+def _npu(bench: Bench, move: Move) -> None:
     if bench.on_device is not None:
+        bench.luck = move.number
         bench.executed()
 
 
@@ -406,6 +409,7 @@ def _plainer(config: KernelConfig) -> Iterator[KernelConfig]:
         ("order", WaitingOrder.FIRST_COME_FIRST_SERVED),
         ("preference", BatchPreference.DECODE_FIRST),
         ("eos_token_id", None),
+        ("num_speculative_tokens", 0),
         ("max_waiting", 1 << 20),
         ("max_model_len", 24),
         ("max_num_batched_tokens", 64),
@@ -414,6 +418,8 @@ def _plainer(config: KernelConfig) -> Iterator[KernelConfig]:
     for name, value in plain:
         if getattr(config, name) != value:
             yield replace(config, **{name: value})  # type: ignore[arg-type] # names of the table above
+    if config.num_speculative_tokens > 1:
+        yield replace(config, num_speculative_tokens=config.num_speculative_tokens - 1)
     if config.lookahead > 1:
         yield replace(config, lookahead=config.lookahead - 1)
 

@@ -104,6 +104,45 @@ def test_a_roofline_takes_the_longer_of_compute_and_memory() -> None:
     assert model.step_ns(_shape([0], [50], 1)) == 50_000 + 7
 
 
+def _verify(positions: list[int], drafts: list[int]) -> BatchShape:
+    counts = [1 + count for count in drafts]
+    return BatchShape(
+        np.array(positions), np.array(counts), len(positions), drafts=np.array(drafts)
+    )
+
+
+def test_every_draft_is_a_position_that_is_sampled_from() -> None:
+    """One more per draft than there are sampling rows."""
+    assert _verify([5, 6, 7], [2, 0, 3]).samples == 8
+    assert _shape([5, 9], [3, 1], 1).samples == 1
+
+
+def test_a_row_with_drafts_reads_its_kv_once_and_pays_dense_and_head_per_token() -> None:
+    """2 layers of dense 4 tokens and one group of two rows; the head at 4 positions; not fused."""
+    model = StagedNpu(STAGES)
+    assert model.step_ns(_verify([3, 4], [1, 1])) == 2 * (4_000 + 120) + 10
+    # Its last position decides on the KV bucket: 15 is the last of the first bucket.
+    assert model.step_ns(_verify([14], [1])) == 2 * (2_000 + 110) + 8
+    assert model.step_ns(_verify([15], [1])) == 2 * (2_000 + 120) + 8
+    # Beside a plain decode row, and beside a prompt.
+    assert model.step_ns(_verify([3, 4], [1, 0])) == 2 * (4_000 + 120) + 9
+    mixed = BatchShape(np.array([3, 0]), np.array([3, 4]), 2, drafts=np.array([2, 0]))
+    assert model.step_ns(mixed) == 2 * (8_000 + 110 + 300) + 10
+
+
+def test_a_roofline_reads_the_history_of_a_row_with_drafts_once() -> None:
+    """9 KV tokens before it and 3 of its own, 3 us of arithmetic."""
+    model = RooflineNpu.from_rates(
+        flops_per_s=1e12,
+        bytes_per_s=1e9,
+        flops_per_token=1e6,
+        weights_bytes=5_000,
+        kv_bytes_per_token=100,
+        overhead_ns=7,
+    )
+    assert model.step_ns(_verify([9], [2])) == 5_000 + 12 * 100 + 7
+
+
 def test_one_decode_row_runs_fused() -> None:
     """The fused dense part replaces the bucket of one token: 2 layers, 110 attention, head 7."""
     assert StagedNpu(STAGES).step_ns(_decode([15])) == 2 * (900 + 110) + 7

@@ -14,6 +14,7 @@ from stepahead_models.errors import SanitizerError
 from stepahead_models.examples import VOCABULARY, mixed_workload, plain_workload, roofline_device
 from stepahead_models.executor import Executor
 from stepahead_models.simulation import Simulation
+from stepahead_models.speculation import Acceptance, Drafter, Samples
 from stepahead_models.tokens import HistoryHash, Ints, reference_tokens
 
 WAY_OUT = "the scheduler reused or mixed up what a row still needs"
@@ -23,12 +24,17 @@ MODEL = HistoryHash(vocab_size=VOCABULARY, eos_token_id=7)
 
 
 class Script:
-    """Batches of one or more rows by hand: blocks of 2 positions, handles 1 to 3 for r0 to r2."""
+    """Batches of one or more rows by hand: blocks of 2 positions, handles 1 to 3 for r0 to r2.
 
-    def __init__(self, *, sanitize: bool = True) -> None:
+    Drafts are all right or all wrong.
+    """
+
+    def __init__(self, *, sanitize: bool = True, right: bool = True) -> None:
         config = KernelConfig(num_blocks=16, block_size=2, max_concurrency=4, max_model_len=32)
+        acceptance = Acceptance(seed=0, probability_ppm=1_000_000 if right else 0)
+        drafter = Drafter(MODEL, WORKLOAD.prompts, WORKLOAD.eos_at, acceptance)
         self.executor = Executor(
-            config, MODEL, WORKLOAD.prompts, WORKLOAD.eos_at, sanitize=sanitize
+            config, MODEL, WORKLOAD.prompts, WORKLOAD.eos_at, drafter=drafter, sanitize=sanitize
         )
         for request in range(len(PROMPTS)):
             self.executor.admit(request + 1, request)
@@ -41,6 +47,7 @@ class Script:
         *,
         epoch: int = 0,
         history: Sequence[tuple[int, int, int]] = (),
+        drafts: Sequence[int] | None = None,
     ) -> None:
         """Prepare rows (seat, handle, position, count) with blocks (row, slot, block)."""
         seats, handles, positions, counts = np.array(rows).T
@@ -61,11 +68,17 @@ class Script:
                 history_rows=known[0],
                 history_positions=known[1],
                 history_tokens=known[2],
+                drafts=None if drafts is None else np.array(drafts),
             )
         )
 
     def run(self, batch_id: int, rows: int = 1, fills: Sequence[int] = ()) -> list[int]:
-        """Dispatch with a fill for each of the first rows, and execute."""
+        """Dispatch with a fill for each of the first rows, and execute; return the first tokens."""
+        tokens: list[int] = self.samples(batch_id, rows, fills).tokens[0].tolist()
+        return tokens
+
+    def samples(self, batch_id: int, rows: int = 1, fills: Sequence[int] = ()) -> Samples:
+        """Dispatch as `run` does; return everything."""
         self.executor.dispatch(
             DispatchBatch(
                 batch_id=batch_id,
@@ -74,8 +87,7 @@ class Script:
                 live=np.ones(rows, dtype=bool),
             )
         )
-        tokens: list[int] = self.executor.execute(batch_id).tokens[0].tolist()
-        return tokens
+        return self.executor.execute(batch_id)
 
 
 def _oracle(request: int, count: int) -> list[int]:
@@ -182,6 +194,112 @@ def test_a_row_that_skips_a_position_is_reported() -> None:
     assert _fault(lambda: script.run(2, fills=fills)) == (
         "request 'r0' in batch 2: the row begins at position 5, its KV ends at 4; " + WAY_OUT
     )
+
+
+def test_a_row_that_writes_beyond_its_blocks_is_reported() -> None:
+    """Of every kind: a chunk, a decode row, and a row with drafts."""
+    script = Script()
+    ends = "the row writes up to position 4, its blocks end before 4; " + WAY_OUT
+    assert _fault(lambda: script.prepare(1, [(0, 3, 0, 5)], [(0, 0, 0), (0, 1, 1)])) == (
+        f"request 'r2' in batch 1: {ends}"
+    )
+    script = Script()
+    script.prepare(1, [(0, 1, 0, 4)], [(0, 0, 0), (0, 1, 1)])
+    script.run(1)
+    assert _fault(lambda: script.prepare(2, [(0, 1, 4, 1)])) == f"request 'r0' in batch 2: {ends}"
+    script = _drafted(right=True)
+    assert _fault(
+        lambda: script.prepare(3, [(0, 1, 8, 2)], [(0, 3, 4)], drafts=[1])
+    ) == "request 'r0' in batch 3: the row writes up to position 9, its blocks end before 8; " + (
+        WAY_OUT
+    )
+
+
+def _drafted(*, right: bool) -> Script:
+    """Run a prompt of 4, then a row at position 4 with 3 drafts in blocks 2 and 3."""
+    script = Script(right=right)
+    script.prepare(1, [(0, 1, 0, 4)], [(0, 0, 0), (0, 1, 1)])
+    first = script.run(1)
+    script.prepare(2, [(0, 1, 4, 4)], [(0, 2, 2), (0, 3, 3)], drafts=[3])
+    samples = script.samples(2, fills=first)
+    assert samples.accepted is not None
+    accepted = 3 if right else 0
+    assert samples.accepted.tolist() == [accepted]
+    assert samples.tokens.shape == (4, 1)
+    found = samples.tokens[: accepted + 1, 0].tolist()
+    assert found == _oracle(0, accepted + 2)[1:]
+    return script
+
+
+def test_accepted_drafts_are_kv_like_any_other() -> None:
+    """The next row begins behind them, and reads what they wrote."""
+    script = _drafted(right=True)
+    script.prepare(3, [(0, 1, 8, 1)], [(0, 4, 4)])
+    assert script.run(3, fills=_oracle(0, 5)[-1:]) == _oracle(0, 6)[-1:]
+    script.prepare(4, [(1, 2, 0, 4)], [(0, 0, 3), (0, 1, 5)])
+    script.run(4)
+    assert "block 3: the block was given to another request" in _fault(
+        lambda: script.prepare(5, [(0, 1, 9, 1)])
+    )
+
+
+def test_rejected_drafts_are_as_if_never_written() -> None:
+    """The request goes on behind its last valid position; their block is anybody's."""
+    script = _drafted(right=False)
+    script.prepare(3, [(1, 2, 0, 4)], [(0, 0, 3), (0, 1, 5)])
+    assert script.run(3) == _oracle(1, 1)
+    script.prepare(4, [(0, 1, 5, 2)], [(0, 3, 7)], drafts=[1])
+    samples = script.samples(4, fills=_oracle(0, 2)[-1:])
+    assert samples.tokens[0].tolist() == _oracle(0, 3)[-1:]
+
+
+def test_a_request_that_goes_on_behind_rejected_drafts_is_reported() -> None:
+    """Their positions hold nothing, wherever in them the row begins."""
+    for position in (6, 7, 8):
+        script = _drafted(right=False)
+        script.prepare(3, [(0, 1, position, 1)], [(0, 3, 3), (0, 4, 4)])
+        fills = _oracle(0, 2)[-1:]
+        assert _fault(lambda: script.run(3, fills=fills)) == (  # noqa: B023 - called at once
+            f"request 'r0' in batch 3: the row begins at position {position}, its KV ends at 5; "
+            + WAY_OUT
+        )
+
+
+def test_a_block_with_a_valid_position_is_not_given_back_with_rejected_ones() -> None:
+    """Block 2 holds position 4, which is valid, and position 5, which is not."""
+    script = _drafted(right=False)
+    script.prepare(3, [(1, 2, 0, 4)], [(0, 0, 2), (0, 1, 5)])
+    script.run(3)
+    assert _fault(lambda: script.prepare(4, [(0, 1, 5, 1)])) == (
+        "request 'r0' in batch 4, block 2: the block was given to another request before; "
+        + WAY_OUT
+    )
+
+
+def test_a_wrong_fill_before_drafts_is_reported_at_its_own_position() -> None:
+    """The drafts stand behind the fill."""
+    script = _drafted(right=True)
+    script.prepare(3, [(0, 1, 8, 3)], [(0, 4, 4), (0, 5, 5)], drafts=[2])
+    sampled = _oracle(0, 5)[-1]
+    assert _fault(lambda: script.run(3, fills=[sampled + 1])) == (
+        f"request 'r0' in batch 3: token {sampled + 1} was filled in at position 8, it had sampled "
+        f"{sampled}; {WAY_OUT}"
+    )
+
+
+def test_rows_with_more_fewer_and_no_drafts_share_a_batch() -> None:
+    """A column holds one token more than its row has accepted drafts; the rest is not read."""
+    script = Script()
+    blocks = [(0, 0, 0), (0, 1, 1), (1, 0, 2), (1, 1, 3), (2, 0, 4), (2, 1, 5), (2, 2, 6)]
+    script.prepare(1, [(0, 1, 0, 4), (1, 2, 0, 4), (2, 3, 0, 6)], blocks)
+    first = script.run(1, rows=3)
+    rows = [(0, 1, 4, 1), (1, 2, 4, 4), (2, 3, 6, 2)]
+    script.prepare(2, rows, [(0, 2, 7), (1, 2, 8), (1, 3, 9), (2, 3, 10)], drafts=[0, 3, 1])
+    samples = script.samples(2, rows=3, fills=first)
+    assert samples.accepted is not None
+    assert samples.accepted.tolist() == [0, 3, 1]
+    for request, count in enumerate([1, 4, 2]):
+        assert samples.tokens[:count, request].tolist() == _oracle(request, count + 1)[1:]
 
 
 def test_a_cached_prefix_must_hold_the_prompt() -> None:

@@ -50,10 +50,11 @@ class Share(Told, frozen=True, kw_only=True):
         position: its first KV position; equals the tokens whose KV exists or is in flight.
         count: how many positions, at least 1.
         samples: the row returns one sampled token, the one of sequence position
-            ``position + count``.
+            ``position + count``; with drafts, up to that one.
         epoch: how often the request has been preempted.
         seat: the place of the request in the tables of the device, where places are reused.
         blocks: its whole block table, from position 0 on; None where blocks are not told.
+        drafts: how many of the positions, the last ones, are drafts of a speculation.
     """
 
     request: int
@@ -63,6 +64,7 @@ class Share(Told, frozen=True, kw_only=True):
     epoch: int = 0
     seat: int | None = None
     blocks: tuple[int, ...] | None = None
+    drafts: int = 0
 
 
 class Counts(Told, frozen=True, kw_only=True):
@@ -158,8 +160,8 @@ class Prepared(Told, frozen=True, kw_only=True, tag_field="fact", tag="prepared"
 class Dispatched(Told, frozen=True, kw_only=True, tag_field="fact", tag="dispatched"):
     """The device got the batch.
 
-    ``inputs`` has the input tokens of each row, ``count`` of them, None for a row whose request has
-    ended; None altogether where inputs are not told.
+    ``inputs`` has the input tokens of each row, ``count`` of them but for the drafts, None for a
+    row whose request has ended; None altogether where inputs are not told.
     """
 
     batch: int
@@ -172,13 +174,14 @@ class Completed(Told, frozen=True, kw_only=True, tag_field="fact", tag="complete
 
     Args:
         batch: which one.
-        tokens: one entry per row: what it sampled, None where it does not sample.
+        tokens: one entry per row: what it sampled, None where it does not sample; of a row with
+            drafts a list, those that were right and the token behind them.
         emitted: (request, token) that went out to clients, in order.
         finished: (request, reason) of the last words; stop or length, abort after a cancel.
     """
 
     batch: int
-    tokens: tuple[int | None, ...]
+    tokens: tuple[int | tuple[int, ...] | None, ...]
     emitted: tuple[tuple[int, int], ...] = ()
     finished: tuple[tuple[int, str], ...] = ()
     state: State | None = None

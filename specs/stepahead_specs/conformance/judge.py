@@ -174,6 +174,7 @@ class Judge:
             position=share.position,
             count=share.count,
             samples=share.samples,
+            drafts=share.drafts,
             fresh=tuple((s, block) for s, block in enumerate(blocks) if told.get(s) != block),
         )
 
@@ -207,9 +208,10 @@ class Judge:
             if not live[index]:
                 continue
             where = f"row {index} of batch {batch.ident} (request {row.handle})"
-            if tokens is None or len(tokens) != row.count:
+            count = row.count - row.drafts
+            if tokens is None or len(tokens) != count:
                 given = 0 if tokens is None else len(tokens)
-                self.seen.stray("INV-7", f"{where} has {row.count} positions and {given} inputs")
+                self.seen.stray("INV-7", f"{where} has {count} positions and {given} inputs")
                 continue
             prompt = self._contents.prompt(row.handle)
             for position, token in enumerate(tokens, start=row.position):
@@ -220,7 +222,7 @@ class Judge:
                             f"{where} is given {token} for position {position}, the prompt has "
                             f"{prompt[position]} there",
                         )
-                elif position == row.end - 1:
+                elif position == row.known_end - 1:
                     fills.append((index, token))
                 else:
                     history.append((row.handle, position, token))
@@ -234,7 +236,11 @@ class Judge:
             was = "was never prepared" if batch is None else f"was {batch.state}, not dispatched"
             seen.stray("INV-25", f"batch {fact.batch} comes back and {was}")
             return
-        sampled = [token for token in fact.tokens if token is not None]
+        sampled = [
+            (token,) if isinstance(token, int) else token
+            for token in fact.tokens
+            if token is not None
+        ]
         places = [token is not None for token in fact.tokens]
         if places != [row.samples for row in batch.rows]:
             seen.stray("INV-26", f"batch {fact.batch} has tokens {fact.tokens} for other rows")

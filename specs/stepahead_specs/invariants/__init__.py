@@ -6,7 +6,7 @@ rules look at an `stepahead_specs.observation.Observation` and at nothing else.
 
 from typing import Final
 
-from stepahead_specs.invariants import batches, blocks, lives, service, tokens
+from stepahead_specs.invariants import batches, blocks, drafts, lives, service, tokens
 from stepahead_specs.invariants.registry import (
     INVARIANTS,
     Invariant,
@@ -35,6 +35,7 @@ __all__ = [
     "batches",
     "blocks",
     "check",
+    "drafts",
     "invariant",
     "lives",
     "service",

@@ -60,10 +60,11 @@ def rows_follow_each_other(seen: Observation) -> Iterator[str]:
             due = request.known + sum(
                 other.samples for older, other in seen.rows_of(row.handle) if older is not batch
             )
-            if row.samples != (row.end == due):
-                yield f"{where} ends at {row.end} of {due}, and samples: {row.samples}"
-            if row.end > due:
-                yield f"{where} ends at {row.end}, only {due} tokens will be known"
+            end = row.known_end
+            if row.samples != (end == due):
+                yield f"{where} ends at {end} of {due}, and samples: {row.samples}"
+            if end > due:
+                yield f"{where} ends at {end}, only {due} tokens will be known"
             if row.position and row.position == request.cached:
                 yield from _hit(seen, batch.ident, row.handle, row.position)
 

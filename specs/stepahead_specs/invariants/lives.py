@@ -21,6 +21,8 @@ COUNTED: Final = (
     "wasted_rows_error",
     "discarded_rows",
     "refused_batches",
+    "drafted_tokens",
+    "accepted_tokens",
 )
 
 

@@ -87,10 +87,11 @@ def the_first_in_line_is_let_in_while_there_is_room(seen: Observation) -> Iterat
     first = min((seen.requests[handle] for handle in line), key=seen.rank)
     needs = _blocks(seen, account.requests[first.handle].known)
     promised = sum(max(_blocks(seen, r.known) - len(r.blocks), 0) for r in running)
-    if needs + promised <= len(account.queue or ()):
+    free = spare_blocks(seen)
+    if needs + promised <= free:
         yield (
             f"request {first.handle} waits, its {needs} blocks and {promised} promised ones are "
-            f"among {len(account.queue or ())} free ones"
+            f"among {free} free ones"
         )
 
 
@@ -146,9 +147,9 @@ def _has_room(seen: Observation) -> bool:
 
     Not so if a victim is awaited, or if anybody lacks a block for all that a row may compute.
     """
-    account, limits, selected = seen.account, seen.limits, seen.now.selected
+    limits, selected = seen.limits, seen.now.selected
     stopped = seen.paused or seen.pausing or seen.device_failed or seen.wake_pending
-    if account is None or account.queue is None or seen.now.withdrawn:
+    if seen.now.withdrawn:
         return False
     asked = seen.now.event == "HostReady" and len(seen.outstanding()) <= limits.lookahead
     if not selected and (stopped or not asked):
@@ -158,14 +159,32 @@ def _has_room(seen: Observation) -> bool:
         return False
     if sum(row.count for row in rows) >= limits.max_num_batched_tokens:
         return False
-    counts = {row.handle: row.count for row in rows}
+    return nobody_lacks(seen)
+
+
+def nobody_lacks(seen: Observation) -> bool:
+    """Tell whether there is a block for all that every running request may compute now.
+
+    Not so if a victim is awaited, nor where nobody says which blocks are free.
+    """
+    account = seen.account
+    if account is None or account.queue is None:
+        return False
+    counts = {row.handle: row.count for batch in seen.now.selected for row in batch.rows}
     lacking = 0
     for handle, request in account.requests.items():
         if request.intent != "none":
             return False
         if request.seat is not None:
             lacking += _lack(seen, request, given=counts.get(handle, 0))
-    return lacking <= len(account.queue)
+    return lacking <= spare_blocks(seen)
+
+
+def spare_blocks(seen: Observation) -> int:
+    """Count the blocks that are free, and those that were taken for drafts alone."""
+    rows = [row for batch in seen.now.selected for row in batch.rows]
+    drafted = sum(_blocks(seen, row.end) - _blocks(seen, row.known_end) for row in rows)
+    return drafted + len((seen.account.queue if seen.account else None) or ())
 
 
 def _lack(seen: Observation, account: RequestAccount, given: int = 0) -> int:

@@ -6,7 +6,7 @@ from typing import Final
 
 from stepahead_specs.invariants.registry import invariant
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import Batch, Request, Row, Token
+from stepahead_specs.records import Batch, Request, Row
 
 _CATALOGUE: Final = "catalogue of known defects"
 
@@ -155,19 +155,20 @@ def ends_are_those_of_a_run_alone(seen: Observation) -> Iterator[str]:
 @invariant("INV-29", source="ours: an end has a cause, and a cause ends at once")
 def an_end_follows_from_the_tokens(seen: Observation) -> Iterator[str]:
     """A request ends by stop or length exactly in the step whose token says so."""
-    for token in seen.now.returned:
+    # Of several tokens of one row only the last may end it: what is behind an end never returned.
+    newest = {token.handle: token for token in seen.now.returned}
+    for token in newest.values():
         request = seen.requests[token.handle]
         if request.cancelled_at is not None or request.failed:
             continue
-        due = _end(seen, request, token)
+        due = seen.ends_by(request, token.index, token.value)
         if due != request.finish:
             yield (
                 f"after output {token.index} from batch {token.batch} request {token.handle} "
                 f"is {_ended(request.finish)}, it should be {_ended(due)}"
             )
-    back = {token.handle for token in seen.now.returned}
     for handle in seen.now.finished:
-        if seen.requests[handle].finish in ("stop", "length") and handle not in back:
+        if seen.requests[handle].finish in ("stop", "length") and handle not in newest:
             yield f"request {handle} ends by {seen.requests[handle].finish} without a new token"
 
 
@@ -175,21 +176,12 @@ def _ended(reason: str | None) -> str:
     return "live" if reason is None else f"ended by {reason}"
 
 
-def _end(seen: Observation, request: Request, token: Token) -> str | None:
-    stops = set(request.stop_token_ids)
-    if seen.limits.eos_token_id is not None and not request.ignore_eos:
-        stops.add(seen.limits.eos_token_id)
-    if token.value in stops and token.index + 1 >= request.min_tokens:
-        return "stop"
-    return "length" if request.prompt_length + token.index + 1 >= request.final_length else None
-
-
 def _inputs(batch: Batch, index: int, row: Row, request: Request) -> Iterator[str]:
     given = [(p, value) for handle, p, value in batch.history if handle == row.handle]
     fills = [value for at, value in batch.fills if at == index]
-    given.extend((row.end - 1, value) for value in fills)
+    given.extend((row.known_end - 1, value) for value in fills)
     where = f"row {index} of batch {batch.ident} (request {request.handle})"
-    needed = range(max(row.position, request.prompt_length), row.end)
+    needed = range(max(row.position, request.prompt_length), row.known_end)
     times = Counter(position for position, _ in given)
     for position in needed:
         if times[position] != 1:

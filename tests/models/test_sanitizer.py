@@ -39,7 +39,7 @@ class Script:
         for request in range(len(PROMPTS)):
             self.executor.admit(request + 1, request)
 
-    def prepare(
+    def prepare(  # noqa: PLR0913 - the parts of a batch, by keyword
         self,
         batch_id: int,
         rows: Sequence[tuple[int, int, int, int]],

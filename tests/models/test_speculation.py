@@ -379,7 +379,7 @@ def test_a_kernel_that_speculates_needs_to_know_how_well() -> None:
 def test_an_executor_without_a_drafter_says_so() -> None:
     """At the first batch with drafts, by number."""
     workload = plain_workload([4])
-    executor = Executor(_config(1), MODEL, workload.prompts, workload.eos_at)
+    executor = Executor(_config(1), MODEL, workload.prompts, workload.eos_at, sanitize=False)
     one, nothing = np.ones(1, dtype=np.int64), np.empty(0, dtype=np.int64)
     batch = PrepareBatch(
         batch_id=9,

@@ -77,7 +77,8 @@ def executed(
     batch_id: int, sampled: Sequence[Sequence[int]], drafts: Sequence[int], at: int
 ) -> BatchExecuted:
     """Return what a device reports: the tokens of each sampling row, which had so many drafts."""
-    tokens = np.full((1 + max(drafts, default=0), len(sampled)), IGNORED, dtype=np.int64)
+    longest = max([1 + max(drafts, default=0), *(len(values) for values in sampled)])
+    tokens = np.full((longest, len(sampled)), IGNORED, dtype=np.int64)
     for row, values in enumerate(sampled):
         tokens[: len(values), row] = values
     accepted = np.array([len(values) - 1 for values in sampled], dtype=np.int64)

@@ -358,4 +358,26 @@ class CrowdedMachine(KernelMachine):
 class DraftingMachine(KernelMachine):
     """The same machine where every kernel speculates."""
 
-    shape = Shape(lookahead_max=0, output_max=15, drafts=(1, 3))
+    shape = Shape(lookahead_max=0, output_max=15, drafts=(2, 4))
+
+    @precondition(lambda self: bool(self._drafted()))
+    @rule(data=st.data())
+    def cancel_drafted(self, data: st.DataObject) -> None:
+        """A client leaves while drafts of its request are prepared or on the device."""
+        handle = data.draw(st.sampled_from(self._drafted()), label="request")
+        self._do(partial(Bench.cancel, request_id=self._bench().asks[handle].request_id))
+
+    @precondition(lambda self: bool(self._drafted()))
+    @precondition(lambda self: self.bench is not None and self.bench.building is not None)
+    @rule()
+    def refuse_drafts(self) -> None:
+        """The host cannot build a batch with drafts."""
+        self._do(Bench.refused)
+
+    def _drafted(self) -> list[int]:
+        """Return the live requests with drafts in an outstanding batch."""
+        if self.bench is None:
+            return []
+        seen = self.bench.seen
+        rows = [row for batch in seen.outstanding() for row in batch.rows if row.drafts]
+        return [row.handle for row in rows if seen.requests[row.handle].live]

@@ -8,7 +8,8 @@ A script in `specs/scenarios` is a sequence of steps, each of one or more comman
     cancel NAME [handle=1]                           a client leaves
     ready                                            the host is ready
     prepared | refused                               the batch being built
-    executed [TOKEN ...]                             the dispatched batch, a token per sampling row
+    executed [TOKEN ...]                             the dispatched batch, a token per sampling row;
+                                                     7,8,9: two accepted drafts and a token
     failed batch | device                            the dispatched batch, or everything
     woke ID | pause | resume | reset
     at TIME                                          later events happen then
@@ -54,6 +55,8 @@ from stepahead.events import (
     ResumeRequested,
     Woke,
 )
+from stepahead_specs.bench import executed
+from stepahead_specs.observer import sent
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "scenarios"
 _ENUMS: Final = {
@@ -131,8 +134,7 @@ class Scenario:
             case "refused":
                 return BatchRefused(batch_id=self._building, at=at)
             case "executed":
-                tokens = np.array([[int(token) for token in arguments]], dtype=np.int64)
-                return BatchExecuted(batch_id=self._running, tokens=tokens.reshape(1, -1), at=at)
+                return self._executed([_numbers(argument) for argument in arguments])
             case "failed":
                 scope = FailureScope(arguments[0])
                 return BatchFailed(batch_id=self._running, scope=scope, at=at)
@@ -146,6 +148,13 @@ class Scenario:
                 return CacheResetRequested(at=at)
             case _:
                 raise ScenarioError(f"{word!r} is no command; see `stepahead_specs.scenarios`")
+
+    def _executed(self, sampled: list[list[int]]) -> BatchExecuted:
+        command = self._batches.get(self._running)
+        drafts: list[int] = []
+        if command is not None and command.drafts is not None:
+            drafts = command.drafts[command.samples].tolist()
+        return executed(self._running, sampled, drafts, self._at)
 
     def _arrival(self, arguments: list[str]) -> RequestArrived:
         named = _named(arguments[1:])
@@ -182,9 +191,8 @@ class Scenario:
                 self._running = command.batch_id
                 yield from self._dispatched(command)
             case EmitTokens():
-                for handle, tokens in zip(command.handles, command.tokens.T, strict=True):
-                    shown = " ".join(str(token) for token in tokens)
-                    yield f"emit {self._names[int(handle)]}: {shown}"
+                for handle, _, tokens in sent(command):
+                    yield f"emit {self._names[handle]}: {' '.join(map(str, tokens))}"
             case FinishRequest():
                 reason, count = command.reason.value, command.output_tokens
                 yield f"finish {command.request_id} ({reason}) after {count} tokens"
@@ -198,7 +206,9 @@ class Scenario:
             first = int(command.positions[row])
             last = first + int(command.token_counts[row]) - 1
             span = f"position {first}" if first == last else f"positions {first} to {last}"
-            samples = ", samples" if command.samples[row] else ""
+            drafts = 0 if command.drafts is None else int(command.drafts[row])
+            samples = f", {drafts} of them drafts" if drafts else ""
+            samples += ", samples" if command.samples[row] else ""
             blocks = command.blocks[command.block_rows == row]
             new = f", blocks {' '.join(map(str, blocks))}" if len(blocks) else ""
             yield f"{self._names[int(handle)]} in seat {command.seats[row]}: {span}{samples}{new}"

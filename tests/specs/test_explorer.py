@@ -46,6 +46,11 @@ PINNED = {
     Bounds(prompts=(3, 2), blocks=4, tokens=2, row_tokens=1, prefill_first=True): (190, 520, 467),
     Bounds(prompts=(3, 2), blocks=4, tokens=2, caching=True, refusals=True): (138, 377, 327),
     Bounds(requests=3, blocks=4, rows=1, prune=True): (390, 1289, 1172),
+    Bounds(blocks=4, lookahead=0, drafts=2): (101, 286, 226),
+    Bounds(blocks=3, block_size=2, tokens=4, lookahead=0, drafts=2, refusals=True, failures=True): (
+        (190, 815, 660)
+    ),
+    Bounds(prompts=(2,), blocks=4, lookahead=0, drafts=1, budget=3, caching=True): (153, 376, 292),
 }
 
 

@@ -85,6 +85,18 @@ def test_a_client_cannot_tell_overlap_from_eager(handle: int, lookahead: int) ->
     assert compared == 11
 
 
+@pytest.mark.parametrize("handle", [1, 2])
+@pytest.mark.parametrize("drafts", [1, 2])
+def test_a_client_cannot_tell_that_tokens_were_guessed(handle: int, drafts: int) -> None:
+    """Per request, the traces with drafts, right or wrong, are those without."""
+    plain, guessed = (
+        behaviour(Bounds(blocks=4, lookahead=0, drafts=width), handle) for width in (0, drafts)
+    )
+    compared, trace = difference(plain, guessed)
+    assert trace is None
+    assert compared == 10
+
+
 @pytest.mark.parametrize("handle", [1, 2, 3])
 @pytest.mark.campaign
 def test_a_client_of_three_cannot_tell_overlap_from_eager(handle: int) -> None:

@@ -8,7 +8,7 @@ from stepahead import KernelConfig
 from stepahead_models.journal import replay_journal
 from stepahead_specs.bench import Bench, BenchError
 from stepahead_specs.goals import GOALS
-from stepahead_specs.machines import FAILURE, CrowdedMachine, KernelMachine
+from stepahead_specs.machines import FAILURE, CrowdedMachine, DraftingMachine, KernelMachine
 from stepahead_specs.oracle import HashModel
 
 
@@ -20,6 +20,11 @@ def test_every_invariant_holds_whatever_happens_next() -> None:
 def test_every_invariant_holds_where_there_is_never_enough_room() -> None:
     """Preemption, fences and shared prefixes under overlap break no invariant either."""
     run_state_machine_as_test(CrowdedMachine, settings=settings(stateful_step_count=40))
+
+
+def test_every_invariant_holds_with_drafts() -> None:
+    """Drafts that are right, wrong, refused, cancelled and cut short break no invariant."""
+    run_state_machine_as_test(DraftingMachine, settings=settings(stateful_step_count=40))
 
 
 def test_the_search_reaches_every_goal() -> None:
@@ -35,6 +40,7 @@ def test_the_search_reaches_every_goal() -> None:
     )
     run_state_machine_as_test(KernelMachine, settings=search)
     run_state_machine_as_test(CrowdedMachine, settings=search)
+    run_state_machine_as_test(DraftingMachine, settings=search)
     missing = sorted(set(GOALS) - set(KernelMachine.reached_goals))
     assert missing == []
 

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from stepahead.arrays import Ints
 from stepahead.batches import Batch
 from stepahead.config import BatchPreference, KernelConfig, WaitingOrder
 from stepahead.events import (
@@ -97,6 +98,8 @@ class Bounds:
         refusals: the host may refuse to build a batch.
         failures: the device may fail, one batch or altogether.
         pauses: somebody may ask for a pause, end it, or ask to forget what is cached.
+        drafts: draft tokens per decode row at most, with lookahead 0; the device accepts any number
+            of them.
         leaps: the device may answer several steps at once where the kernel offers it.
     """
 
@@ -117,6 +120,7 @@ class Bounds:
     failures: bool = False
     pauses: bool = False
     leaps: bool = False
+    drafts: int = 0
 
     def prompt(self, number: int) -> int:
         """Return the prompt length of request ``number``, counted from 0."""
@@ -135,6 +139,7 @@ class Bounds:
             max_tokens_per_row=self.row_tokens,
             max_model_len=longest + self.tokens,
             lookahead=self.lookahead,
+            num_speculative_tokens=self.drafts,
             order=(
                 WaitingOrder.PRIORITY if self.priorities else WaitingOrder.FIRST_COME_FIRST_SERVED
             ),
@@ -210,6 +215,9 @@ def _work(kernel: Kernel, possible: Possible, saved: Snapshot, bounds: Bounds) -
 
 def executions(batch: Batch, steps: int = 1) -> Iterator[BatchExecuted]:
     """Return the results that a batch may have: in the last step each live row goes on or ends."""
+    if batch.drafts is not None:
+        yield from _verifications(batch, batch.drafts)
+        return
     before: list[list[int]] = []
     choices: list[tuple[int, ...]] = []
     rows = zip(
@@ -227,6 +235,32 @@ def executions(batch: Batch, steps: int = 1) -> Iterator[BatchExecuted]:
         columns = [[*tokens, token] for tokens, token in zip(before, last, strict=True)]
         tokens = np.array(columns, dtype=np.int64).reshape(len(columns), steps).T
         yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0)
+
+
+def _verifications(batch: Batch, drafts: Ints) -> Iterator[BatchExecuted]:
+    """Return the results that a batch with drafts may have.
+
+    Of a live row any number of drafts is right, and it goes on or ends with any of its tokens, also
+    with one that more right drafts follow.
+    """
+    mask = batch.samples
+    ends = (batch.ends - drafts)[mask].tolist()
+    wide, most = drafts[mask].tolist(), int(drafts[mask].max())
+    columns: list[list[list[int]]] = []
+    for handle, end, live, drafted in zip(
+        batch.handles[mask].tolist(), ends, batch.live[mask].tolist(), wide, strict=True
+    ):
+        tags = [tag(handle, end + place) for place in range(drafted + 1)]
+        right = [tags[: accepted + 1] for accepted in range(drafted + 1)]
+        ended = [[*tags[:last], EOS] for last in range(drafted + 1)]
+        behind = [[*tags[:last], EOS, *tags[last + 1 :]] for last in range(drafted)]
+        columns.append(right + ended + behind if live else [[GARBAGE] * (drafted + 1)])
+    for chosen in product(*columns):
+        tokens = np.full((most + 1, len(chosen)), GARBAGE, dtype=np.int64)
+        for row, values in enumerate(chosen):
+            tokens[: len(values), row] = values
+        accepted = np.array([len(values) - 1 for values in chosen], dtype=np.int64)
+        yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0, accepted=accepted)
 
 
 def impossible(kernel: Kernel, saved: Snapshot) -> Iterator[Event]:
@@ -253,9 +287,14 @@ def impossible(kernel: Kernel, saved: Snapshot) -> Iterator[Event]:
 
 def _wrong_results(batch: Batch) -> Iterator[BatchExecuted]:
     """Return results with too many rows, no step, or a placeholder for a live row."""
-    right = next(executions(batch)).tokens
+    event = next(executions(batch))
+    right, accepted = event.tokens, event.accepted
     shapes = [np.zeros((1, right.shape[1] + 1), dtype=np.int64), right[:0]]
+    judged = [] if accepted is None else [None, accepted[1:]]
     if (batch.live & batch.samples).any():
         shapes.append(np.full_like(right, -1))
+        judged += [] if accepted is None else [accepted - 1, accepted + len(right)]
     for tokens in shapes:
-        yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0)
+        yield BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0, accepted=accepted)
+    for numbers in judged:
+        yield BatchExecuted(batch_id=batch.batch_id, tokens=right, at=0, accepted=numbers)

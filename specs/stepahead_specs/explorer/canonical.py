@@ -220,6 +220,7 @@ def _batch(
         batch.ends.tolist(),
         batch.samples.tolist(),
         batch.live.tolist(),
+        [0] * len(batch.seats) if batch.drafts is None else batch.drafts.tolist(),
         strict=True,
     )
     rows = tuple(
@@ -231,8 +232,9 @@ def _batch(
             end,
             samples,
             live,
+            drafts,
         )
-        for handle, epoch, seat, position, end, samples, live in columns
+        for handle, epoch, seat, position, end, samples, live, drafts in columns
     )
     undo: Form = ()
     if batch.state is BatchState.QUEUED:

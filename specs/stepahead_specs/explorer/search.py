@@ -25,6 +25,7 @@ from stepahead_specs.explorer.bounds import Bounds, Move, impossible, moves
 from stepahead_specs.explorer.canonical import Form, Kept, canonical
 from stepahead_specs.explorer.graph import Edge, Graph, Words
 from stepahead_specs.observation import Observation
+from stepahead_specs.observer import sent
 
 Journal: TypeAlias = list[tuple[Event, tuple[Command, ...]]]
 
@@ -266,8 +267,9 @@ def heard(follow: int | None, event: Event, commands: tuple[Command, ...], comin
     if isinstance(event, RequestArrived) and coming == follow:
         words.append("arrive")
     for command in commands:
-        if isinstance(command, EmitTokens) and follow in command.handles:
-            words.extend(["token"] * len(command.tokens))
+        if isinstance(command, EmitTokens):
+            for handle, _, tokens in sent(command):
+                words.extend(["token"] * len(tokens) if handle == follow else ())
         elif isinstance(command, FinishRequest) and command.handle == follow:
             words.append(f"end {command.reason.value}")
     return tuple(words)

@@ -56,6 +56,47 @@ def test_ranges_hold_every_token_and_every_gap(
         assert int(emissions.checksums[handle]) == checksums[handle] % (1 << 64)
 
 
+@given(
+    st.lists(st.lists(st.integers(1, 4), min_size=3, max_size=3), min_size=1, max_size=12),
+    st.booleans(),
+)
+def test_a_step_with_drafts_is_one_emission_of_several_tokens(
+    steps: list[list[int]],
+    flush: bool,  # noqa: FBT001
+) -> None:
+    """Three requests; checksums are those of the same tokens one by one, times those of steps."""
+    together, apart = Emissions(), Emissions()
+    handles = np.arange(1, 4)
+    for emissions in (together, apart):
+        emissions.make_room(3)
+    offsets = np.zeros(3, dtype=np.int64)
+    for number, given_counts in enumerate(steps):
+        counts = np.array(given_counts)
+        tokens = np.arange(15).reshape(5, 3) * 7 + number
+        command = EmitTokens(
+            batch_id=number + 1, handles=handles, offsets=offsets, tokens=tokens, counts=counts
+        )
+        together.add(command, [10 * number])
+        for place in range(3):
+            for step in range(given_counts[place]):
+                one = EmitTokens(
+                    batch_id=number + 1,
+                    handles=handles[place : place + 1],
+                    offsets=offsets[place : place + 1] + step,
+                    tokens=tokens[step : step + 1, place : place + 1],
+                )
+                apart.add(one, [10 * number])
+        offsets = offsets + counts
+        if flush:
+            together.flush()
+    segments = together.segments()
+    apart.flush()
+    assert together.checksums.tolist() == apart.checksums.tolist()
+    assert together.extra[1:4].tolist() == (offsets - len(steps)).tolist()
+    assert segments.tolist() == [[1, 2, 3], [0] * 3, [len(steps) - 1] * 3]
+    assert together.counts().tolist() == [3] * len(steps)
+
+
 def test_a_request_without_tokens_has_no_time() -> None:
     """-1 stands for what did not happen, also when nothing was ever emitted."""
     emissions = Emissions()

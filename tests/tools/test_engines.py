@@ -64,9 +64,6 @@ ROWS: list[tuple[Feature, str, tuple[str, ...], str]] = [
 IDS = [row[0].name for row in ROWS]
 #: What the table has a loop do and the simulation does not have.
 UNSIMULATED = {
-    Feature.SPECULATIVE_DRAFT: "speculative_config asks for speculative decoding",
-    Feature.SPECULATIVE_DRAFT_OTHER: "speculative_config asks for speculative decoding",
-    Feature.SPECULATIVE_MTP: "speculative_config asks for speculative decoding",
     Feature.KV_TRANSFER: "kv_transfer_config asks for KV transfer between engines",
 }
 
@@ -154,11 +151,41 @@ def test_features_that_exclude_each_other_are_refused(
     )
 
 
-def test_compare_is_refused_where_one_of_its_loops_is(tiny_trace: Path) -> None:
-    """Before anything has run."""
-    done = run("compare", str(tiny_trace), "--device", "fast", "--npu-queue-limit", "2")
+@pytest.mark.parametrize(
+    ("feature", "flags"),
+    [
+        (Feature.DEEPER_NPU_QUEUE, ("--npu-queue-limit", "2")),
+        (
+            Feature.SPECULATIVE_MTP,
+            ("--experimental-spec-config", '{"method": "mtp", "num_speculative_tokens": 2}'),
+        ),
+    ],
+)
+@pytest.mark.parametrize("loops", ["eager,overlap", "overlap,eager", "just-in-time,eager"])
+def test_compare_is_refused_where_one_of_its_loops_is(
+    feature: Feature, flags: tuple[str, str], loops: str, tiny_trace: Path
+) -> None:
+    """Before anything has run, with the one loop that has what was asked for."""
+    done = run("compare", str(tiny_trace), "--device", "fast", "--loops", loops, *flags)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == refusal(Feature.DEEPER_NPU_QUEUE, "overlap", "fast")
+    refused = loops.replace("eager", "").strip(",")
+    sentence = refusal(feature, refused, "fast").rstrip("\n")
+    assert done.stderr == (
+        f"{sentence}; of the loops {loops} only eager has it: run that one alone\n"
+    )
+
+
+def test_compare_says_nothing_of_the_eager_loop_where_that_does_not_help(tiny_trace: Path) -> None:
+    """No loop samples without a sampler, and what excludes another feature does so in all."""
+    done = run("compare", str(tiny_trace), "--device", "table-sample", "--npu-sampling")
+    assert done.exit_code == 2
+    assert done.stderr == refusal(Feature.NPU_SAMPLING_WITHOUT_SAMPLER, "eager", "table-sample")
+    config = '{"method": "mtp", "num_speculative_tokens": 2}'
+    given = ("compare", str(tiny_trace), "--device", "fast", "--experimental-spec-config", config)
+    done = run(*given, "--loops", "eager,overlap", *GIB, f"{OFFLOAD}-overlap-l2-reload")
+    assert done.exit_code == 2
+    assert "cannot be used beside speculative decoding with embedded MTP" in done.stderr
+    assert done.stderr.endswith("or leave speculative_config out\n")
 
 
 def test_versions_to_choose_from_are_those_of_the_table() -> None:
@@ -199,6 +226,28 @@ def test_what_a_later_version_can_do_and_the_simulation_cannot_is_refused(
         ),
     )
     assert checked(*given).exit_code == 0
+
+
+def test_speculation_under_overlap_is_refused_where_the_product_has_it(
+    toml: Write, checked: Check
+) -> None:
+    """From the fourth beta on it has drafts of an independent model; MTP stays eager only."""
+    beta = ("--product-version", "2026.5.0b3")
+    given = ("--config", str(toml(DRAFT)), *beta)
+    for loop in ("overlap", "just-in-time"):
+        done = checked(*given, "--loop", loop)
+        assert (done.exit_code, done.stderr) == (
+            2,
+            (
+                "stepahead: speculative_config asks for speculative decoding under the "
+                f"{loop} loop, which the simulation does not have; leave it out, or run the eager "
+                "loop alone\n"
+            ),
+        )
+    assert checked(*given).exit_code == 0
+    done = checked("--config", str(toml(MTP)), *beta, "--loop", "overlap")
+    assert done.exit_code == 2
+    assert "embedded MTP cannot be used with the overlap loop of 2026.5.0b3" in done.stderr
 
 
 # -- the model -------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from stepahead_tools.unused import Need, given, needs_of_a_run, refuse_unused
 _LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
 _FIXED: Final = (
     "speed", "load", "rate", "concurrency", "lookahead", "enable_overlap_scheduling", "journal",
-    "check", "print_config", "config",
+    "check", "print_config", "config", "experimental_speculative_config",
 )  # fmt: skip
 #: Where the loops are compared when no load holds what is asked for.
 _FALLBACK: Final = {VaryChoice.LOAD: 0.6, VaryChoice.CONCURRENCY: 16.0}

@@ -22,8 +22,11 @@ from stepahead_models.product import (
     SchedulerConfig,
     SchedulingLoop,
     UnreadableConfiguration,
+    UnsupportedConfiguration,
+    Verdict,
     check_configuration,
     read_engine_config,
+    verdict_for,
 )
 from stepahead_models.product.offload import STAGING_BYTES_DEFAULT
 from stepahead_models.product.options import KV_OFFLOAD, with_flag
@@ -128,7 +131,8 @@ def open_engine(options: RunOptions, loops: Sequence[Loop], profile: Profile) ->
     Raises:
         InvalidOption, UnreadableConfiguration, OSError: see `read_engine`.
         UnsupportedConfiguration: a loop, the artifact or another feature excludes a feature.
-        OptionError: the simulation does not have what is asked for.
+        OptionError: as before where only some of several loops do, or the simulation does not have
+            what is asked for.
     """
     version = ProductVersion(options.product_version.value)
     model = describe(profile)
@@ -137,12 +141,34 @@ def open_engine(options: RunOptions, loops: Sequence[Loop], profile: Profile) ->
     said: set[str] = set()
     for loop in loops:
         asked = read_engine(options, loop.name)
-        found = checked[loop.name] = check_configuration(asked, model, version)
+        found = checked[loop.name] = _checked(asked, model, version, loops)
         _refuse_unsimulated(found.config)
         sentences = [*found.warnings, *_without_effect(found.config, options, profile)]
         warnings[loop.name] = tuple(words for words in sentences if words not in said)
         said.update(sentences)
     return Engine(version=version, checked=checked, warnings=warnings)
+
+
+def _checked(
+    asked: EngineConfig, model: ModelDescription, version: ProductVersion, loops: Sequence[Loop]
+) -> Checked:
+    """Check the configuration under one of several loops.
+
+    Raises:
+        UnsupportedConfiguration: it cannot start.
+        OptionError: it cannot start under this loop, but under the eager one, and both were to run.
+    """
+    try:
+        return check_configuration(asked, model, version)
+    except UnsupportedConfiguration as refused:
+        feature, beside = refused.feature, refused.beside
+        alone = verdict_for(feature, SchedulingLoop.EAGER, version)
+        if len(loops) > 1 and beside is None and alone is not Verdict.REFUSED:
+            names = ",".join(loop.name for loop in loops)
+            raise OptionError(
+                f"{refused}; of the loops {names} only eager has it: run that one alone"
+            ) from refused
+        raise
 
 
 def describe(profile: Profile) -> ModelDescription:

@@ -66,8 +66,8 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     """Read the trace, resolve the options, measure the capacity if needed, and show what will run.
 
     Raises:
-        OptionError, InvalidOption, UnsupportedConfiguration, UnreadableConfiguration, TraceError,
-        DeviceModelError, OSError: what was asked for cannot run.
+        OptionError, InvalidOption, UnsupportedConfiguration, UnreadableConfiguration, ConfigError,
+        TraceError, DeviceModelError, OSError: what was asked for cannot run.
     """
     check_targets(options, loops)
     log = start_log(options.log_format.value)
@@ -75,6 +75,9 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     engine = open_engine(options, loops, profile)
     settings = resolve(options, profile, engine.config)
     refuse_unused(options, needs_of_a_run(engine, loops, settings))
+    for loop in loops:
+        # Refuses what the kernel does not take, before anything is read or measured.
+        settings.kernel_config(loop)
     path = bundled_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     count = len(trace) if settings.limit is None else min(len(trace), settings.limit)

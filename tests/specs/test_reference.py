@@ -105,9 +105,9 @@ def _shares(command: PrepareBatch) -> list[Share]:
 
 @st.composite
 def eager_configurations(draw: st.DrawFn) -> KernelConfig:
-    """Draw limits without lookahead and without prefix caching."""
+    """Draw limits without lookahead, speculation and prefix caching."""
     config = draw(configurations(Shape(lookahead_max=0)))
-    return replace(config, prefix_caching=False, prune=False)
+    return replace(config, prefix_caching=False, prune=False, num_speculative_tokens=0)
 
 
 @given(config=eager_configurations(), data=st.data())

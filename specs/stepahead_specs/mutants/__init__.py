@@ -8,7 +8,7 @@ from stepahead_specs.mutants.registry import MUSEUM, Mutant
 
 #: Mutants of the catalogue that our kernel cannot have, with the reason.
 NOT_PLANTED: Final = {
-    "M15": "there are no drafts: a row computes known tokens and one that its batch samples",
+    "M15": "no request keeps a draft: they are counted anew for each batch, and the host has them",
     "M41": "there is no grammar: structured output belongs to the host's sampler",
 }
 

@@ -177,8 +177,8 @@ def tokens_are_numbered_by_what_is_scheduled() -> Edits:
     return [
         Edit(
             "fill",
-            "first = offsets + 1 - len(steps)",
-            "first = columns.scheduled[sampled] - columns.prompt[sampled]",
+            "offsets + 1 - len(steps)",
+            "columns.scheduled[sampled] - columns.prompt[sampled]",
         )
     ]
 
@@ -187,7 +187,11 @@ def tokens_are_numbered_by_what_is_scheduled() -> Edits:
 def a_dead_row_still_speaks() -> Edits:
     """What the device returns for a request that has ended is sent all the same."""
     return [
-        Edit("fill", "        steps = steps[:, batch.live[batch.samples]]\n", ""),
+        Edit(
+            "fill",
+            "        steps, accepted = steps[:, alive], None if accepted is None else accepted[alive]\n",
+            "",
+        ),
         Edit("fill", "sampled = seats if batch.decode", "sampled = batch.seats if batch.decode"),
         Edit("fill", "batch.seats[batch.samples & batch.live]", "batch.seats[batch.samples]"),
         Edit("fill", "    _check_identity(state, batch, sampled, known)\n", ""),

@@ -103,7 +103,20 @@ def test_what_decided_the_result_stands_in_it(tiny_trace: Path) -> None:
         "draft_step_ns": 1_000_000,
         "draft_token_ns": 2_500,
     }
-    assert replayed(tiny_trace, *given)["config"]["speculation"] is None
+    assert replayed(tiny_trace)["config"]["speculation"] is None
+
+
+def test_assumptions_about_drafts_that_nobody_proposes_are_refused(tiny_trace: Path) -> None:
+    """All of them at once, with what they are for."""
+    given = ("--draft-acceptance", "0.25", "--draft-step-us", "5", "--draft-token-us", "2.5")
+    done = run("replay", str(tiny_trace), "--device", "fast", *given)
+    assert (done.exit_code, done.stderr) == (
+        2,
+        (
+            "stepahead: --draft-acceptance and --draft-step-us and --draft-token-us have no effect "
+            "where nothing is drafted; leave them out, or give --experimental-speculative-config\n"
+        ),
+    )
 
 
 def test_the_file_and_the_flag_mean_the_same(tiny_trace: Path, toml: Callable[[str], Path]) -> None:

@@ -15,6 +15,7 @@ from stepahead_tools.options import ReplayOptions
 OFFLOAD = "--experimental-kv-offload"
 HOST = (f"{OFFLOAD}-host-memory-gb", "0.01", f"{OFFLOAD}-write-back")
 REMOTE = (f"{OFFLOAD}-host-memory-gb", "0.003", f"{OFFLOAD}-write-back", "--l3-enabled")
+DRAFTS = ("--experimental-speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
 #: Which loop runs on which device, and with which tiers.
 COMBINATIONS: dict[str, tuple[str, ...]] = {
     "eager": ("--loop", "eager", "--goodput", "tpot:0.001"),
@@ -24,6 +25,7 @@ COMBINATIONS: dict[str, tuple[str, ...]] = {
     "host cache": ("--loop", "overlap", *HOST),
     "remote cache": ("--loop", "eager", *REMOTE),
     "remote cache under overlap": ("--loop", "overlap", *REMOTE),
+    "drafts": ("--loop", "eager", *DRAFTS),
     "no prefix cache": ("--loop", "eager", "--no-enable-prefix-caching"),
 }
 #: An example of each option.
@@ -65,6 +67,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "remote_latency_us": ("--remote-latency-us", "50"),
     "remote_miss": ("--remote-miss", "40"),
     "remote_failure": ("--remote-failure", "40"),
+    "experimental_speculative_config": (DRAFTS[0], DRAFTS[1].replace("2", "3")),
+    "draft_acceptance": ("--draft-acceptance", "0.2"),
+    "draft_step_us": ("--draft-step-us", "3"),
+    "draft_token_us": ("--draft-token-us", "30"),
     "device": ("--device", "roofline-rngd"),
     "cpu_scale": ("--cpu-scale", "3"),
     "npu_sampling": ("--npu-sampling",),

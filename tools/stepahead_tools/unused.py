@@ -45,6 +45,12 @@ def needs_of_a_run(engine: Engine, loops: Iterable[Loop], settings: Settings) ->
         way_out="give --l3-enabled and a loop that has one",
     )
     yield Need(
+        options=("draft_acceptance", "draft_step_us", "draft_token_us"),
+        met=settings.speculation is not None,
+        where="where nothing is drafted",
+        way_out="give --experimental-speculative-config",
+    )
+    yield Need(
         options=("late_joiners", "late_share"),
         met=any(loop.timing is SelectionTiming.JUST_IN_TIME for loop in loops),
         where="where no loop selects just in time",

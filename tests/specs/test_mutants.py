@@ -26,6 +26,7 @@ SAMPLE = (
     "a-refusal-is-not-told",
     "the-last-batch-waits-for-another",
     "clients-are-served-before-the-device",
+    "a-rejected-draft-counts-as-settled",
 )
 #: Found only where many things happen in an unlikely order, so by the explorer.
 RARE = ("whoever-lets-go-last-does-not-wait",)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stepahead_specs.mutants import caching, filling, lifetimes, lives, tiers
+from stepahead_specs.mutants import caching, drafts, filling, lifetimes, lives, tiers
 from stepahead_specs.mutants.patching import Edit, StaleMutant, applied
 from stepahead_specs.mutants.registry import MUSEUM, Mutant
 
@@ -20,6 +20,7 @@ __all__ = [
     "StaleMutant",
     "applied",
     "caching",
+    "drafts",
     "filling",
     "lifetimes",
     "lives",

@@ -189,8 +189,8 @@ def a_dead_row_still_speaks() -> Edits:
     return [
         Edit(
             "fill",
-            "        steps, accepted = steps[:, alive], None if accepted is None else accepted[alive]\n",
-            "",
+            "steps, accepted = steps[:, alive]",
+            "steps, accepted = steps",
         ),
         Edit("fill", "sampled = seats if batch.decode", "sampled = batch.seats if batch.decode"),
         Edit("fill", "batch.seats[batch.samples & batch.live]", "batch.seats[batch.samples]"),

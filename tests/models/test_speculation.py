@@ -60,6 +60,7 @@ def _config(  # noqa: PLR0913 - limits of a kernel, by keyword
     max_num_batched_tokens: int = 64,
     max_tokens_per_row: int = 64,
     preference: BatchPreference = BatchPreference.DECODE_FIRST,
+    prune: bool = False,
 ) -> KernelConfig:
     return KernelConfig(
         num_blocks=num_blocks,
@@ -70,6 +71,7 @@ def _config(  # noqa: PLR0913 - limits of a kernel, by keyword
         max_model_len=256,
         num_speculative_tokens=drafts,
         preference=preference,
+        prune=prune,
         eos_token_id=EOS,
     )
 
@@ -169,6 +171,7 @@ def test_any_trace_gets_its_own_tokens_with_any_drafts(data: st.DataObject) -> N
         max_num_batched_tokens=data.draw(st.integers(1, 64), "budget"),
         max_tokens_per_row=data.draw(st.integers(1, 64), "longest row"),
         preference=data.draw(st.sampled_from(list(BatchPreference)), "preference"),
+        prune=data.draw(st.booleans(), "prune"),
     )
     probability_ppm = data.draw(st.sampled_from([NEVER, 300_000, HALF, 900_000, ALWAYS]), "quality")
     device = roofline_device(data.draw(st.sampled_from([1, 30]), "speed"))

@@ -39,3 +39,17 @@ def test_no_cache_changes_a_token_of_the_bundled_trace(loop: Loop) -> None:
     assert {run.tokens_digest for run in runs} == {nothing.tokens_digest}
     assert runs[0].counters["hit_tokens"] > nothing.counters["hit_tokens"] == 0
     assert runs[1].counters["stored_blocks"] > 0
+
+
+def test_drafts_change_no_token_beside_any_tier() -> None:
+    """Under the eager loop, with a host cache and a remote store."""
+    spec = '{"method": "mtp", "num_speculative_tokens": 3}'
+    drafts = {"experimental_speculative_config": spec, "draft_acceptance": 0.6}
+    nothing = _run(EAGER, enable_prefix_caching=False)
+    for tiers in ({"enable_prefix_caching": False}, {}, HOST, {**HOST, "l3_enabled": True}):
+        run = _run(EAGER, **tiers, **drafts)
+        assert run.tokens_digest == nothing.tokens_digest
+        assert run.leaked_blocks == 0
+        assert 0 < run.counters["accepted_tokens"] < run.counters["drafted_tokens"]
+        if "experimental_kv_offload_write_back" in tiers:
+            assert run.counters["stored_blocks"] > 0

@@ -14,14 +14,14 @@ import numpy as np
 from stepahead.arrays import Ints, Mask
 
 UNKNOWN: Final = -1
-_BITS: Final = 8
+_BITS: Final = 9
 _PAGE: Final = 1 << _BITS
 
 
 class KeyIndex:
     """A map from keys to blocks, for whole arrays at once.
 
-    A key is found at ``cells[key + offset[key >> 8]]``. Page 0 of the cells stays unknown, and every
+    A key is found at ``cells[key + offset[key >> 9]]``. Page 0 of the cells stays unknown, and every
     key whose own page does not exist leads there; so does -1, "no key", through the last offset.
     """
 
@@ -58,11 +58,10 @@ class KeyIndex:
 
     def put(self, keys: Ints, blocks: Ints) -> None:
         """Let each key, all of them distinct, lead to its block."""
-        pages = keys >> _BITS
-        places = keys + self._offset[pages]
+        places = keys + self._offset[keys >> _BITS]
         if len(places) and places[places.argmin()] < _PAGE:
-            self._add(np.unique(pages))
-            places = keys + self._offset[pages]
+            self._open(keys >> _BITS)
+            places = keys + self._offset[keys >> _BITS]
         self._cells[places] = blocks
 
     def drop(self, keys: Ints) -> None:
@@ -80,11 +79,15 @@ class KeyIndex:
         order = keys.argsort()
         return keys[order], self._cells[places[order]]
 
-    def _add(self, pages: Ints) -> None:
+    def _open(self, pages: Ints) -> None:
         """Give cells to those of ``pages`` that have none."""
-        if len(self._free) < len(pages):
-            self._recycle(len(pages))  # which may take some of these
-        for page in pages[self._offset[pages] == -pages << _BITS].tolist():
+        (edges,) = (pages[1:] != pages[:-1]).nonzero()
+        wanted: dict[int, None] = dict.fromkeys([int(pages[0]), *pages[edges + 1].tolist()])
+        if len(self._free) < len(wanted):
+            self._recycle(len(wanted))  # which may take some of these
+        for page in wanted:
+            if self._offset[page] != -page << _BITS:
+                continue
             place = self._free.pop()
             self._owner[place] = page
             self._offset[page] = (place - page) << _BITS

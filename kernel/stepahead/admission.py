@@ -52,6 +52,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
         eos=-1 if event.ignore_eos or config.eos_token_id is None else config.eos_token_id,
         stops=frozenset(event.stop_token_ids),
         keys=keys,
+        remote_blocks=len(keys) if event.remote_blocks is None else event.remote_blocks,
     )
     if len(keys):
         key_max = int(keys[keys.argmax()])
@@ -117,8 +118,16 @@ def _bad_parameter(state: State, event: RequestArrived) -> str | None:
         return f"priority={event.priority}; give -{_PRIORITY_LIMIT} to {_PRIORITY_LIMIT}"
     if any(token < 0 for token in event.stop_token_ids):
         return f"stop_token_ids={event.stop_token_ids}; give token ids >= 0"
-    keys = event.block_keys
-    return None if keys is None else _bad_keys(keys, event.prompt_length // state.config.block_size)
+    return _bad_content(event, event.prompt_length // state.config.block_size)
+
+
+def _bad_content(event: RequestArrived, full: int) -> str | None:
+    keys, found = event.block_keys, event.remote_blocks
+    problem = None if keys is None else _bad_keys(keys, full)
+    named = 0 if keys is None else len(keys)
+    if problem is None and found is not None and not 0 <= found <= named:
+        return f"remote_blocks={found}; give None, or 0 to {named}: block_keys names so many"
+    return problem
 
 
 def _bad_keys(keys: Ints, full: int) -> str | None:

@@ -20,8 +20,8 @@ from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
 from stepahead.index import KeyIndex
 
-# Where a block stands: its place in the queue, or one of these. A block that was hit while it waited
-# for its fence keeps its place among those that wait, should it be released before.
+# Where a block stands: its place in the queue, or one of these. A block that was hit while it
+# waited for its fence keeps its place among those that wait, should it be released before.
 _HELD: Final = -1
 _WAITING: Final = -2
 _HELD_AND_LISTED: Final = -3
@@ -183,22 +183,28 @@ class BlockPool:
         if not self.pending:
             return
         still: list[tuple[int, Ints]] = []
-        for oldest, blocks in self.pending:
+        for oldest, listed in self.pending:
             if oldest > passed:
-                still.append((oldest, blocks))
+                still.append((oldest, listed))
                 continue
-            fences = self.fence[blocks]
+            fences = self.fence[listed]
             waits = fences > passed
             if np.count_nonzero(waits):
-                still.append((int(fences[waits].min()), blocks[waits]))
-                blocks = blocks[~waits]
-            where = self._position[blocks]
-            if np.count_nonzero(where == _WAITING) < len(blocks):
-                self._position[blocks[where == _HELD_AND_LISTED]] = _HELD
-                blocks = blocks[where == _WAITING]
-            self.pending_count -= len(blocks)
-            self._append(blocks)
+                still.append((int(fences[waits].min()), listed[waits]))
+                self._let_go(listed[~waits])
+            else:
+                self._let_go(listed)
         self.pending = still
+
+    def _let_go(self, listed: Ints) -> None:
+        """Put blocks whose fence has passed in the queue, but for those that were hit meanwhile."""
+        where = self._position[listed]
+        waited = where == _WAITING
+        if np.count_nonzero(waited) < len(listed):
+            self._position[listed[where == _HELD_AND_LISTED]] = _HELD
+            listed = listed[waited]
+        self.pending_count -= len(listed)
+        self._append(listed)
 
     def drop_fence(self, fence: int) -> None:
         """Nothing will touch what waits for exactly ``fence``: it may be used again."""

@@ -56,7 +56,8 @@ class KernelConfig:
         write_back: a block that is about to be reused is copied to the host first.
         layerwise_reload: a request runs while its blocks come from the host, layer by layer.
         load_deadline_ns: a load that takes longer counts as failed; 0 for no deadline.
-        remote: blocks that are neither here nor on the host may come from a remote store.
+        remote: blocks that are neither here nor on the host may come from a remote store, as far
+            as a lookup found them there.
         eos_token_id: the token that ends a request, or None.
         max_waiting: waiting requests at most; a further arrival is refused.
 

@@ -54,6 +54,10 @@ class RequestArrived:
         block_keys: content identities of the full blocks of the prompt, dense integers >= 0, shape
             ``(prompt_length // block_size,)`` or shorter; None when unknown. Equal keys mean equal
             content *and* equal prefix.
+        remote_blocks: how many of ``block_keys``, from the first on, the host's lookup found in the
+            remote store; no load asks it for a block behind them. It is a hint: a load may still
+            bring fewer. None: not looked up, and a load asks for all. Without ``remote`` in the
+            configuration nothing reads it.
     """
 
     request_id: str
@@ -66,6 +70,7 @@ class RequestArrived:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     block_keys: Ints | None = None
+    remote_blocks: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

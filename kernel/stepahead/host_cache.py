@@ -8,9 +8,10 @@ Four rules:
   has it at once, but no batch that was granted it is dispatched before the copy is complete.
 * Content counts when its transfer is reported complete, not before: a page gets its key then, and a
   loaded block as well. A refused or failed copy changes nothing but what it held.
-* The first waiting request loads what the host has of its prefix, once per epoch. It waits for it,
-  or (layer-wise) runs at once on blocks that are still being filled; if such a load fails, the
-  epoch is void: its rows in flight are dead, and the request starts again without the host.
+* The first waiting request loads what the host has of its prefix, or else what a lookup found in
+  the remote store, once per epoch. It waits for it, or (layer-wise, from the host) runs at once on
+  blocks that are still being filled; if such a load fails, the epoch is void: its rows in flight
+  are dead, and the request starts again without the host.
 
 Everything here ends with the host's report: an entry of the ledger holds what it reads and writes
 until then. See specs/decisions for the choices.
@@ -127,18 +128,21 @@ class Reload:
     pages: Ints
 
 
-def find(state: State, stay: Stay, keys: Ints) -> Reload | None:
-    """Return what the tiers behind may have of ``keys``, those behind the request's L1 prefix."""
-    if not len(keys) or stay.load_epoch == stay.epoch:
+def find(state: State, stay: Stay, keys: Ints, cached: int) -> Reload | None:
+    """Return what the tiers behind may have of ``keys``, but for the ``cached`` first, in L1."""
+    wanted = keys[cached:]
+    if not len(wanted) or stay.load_epoch == stay.epoch:
         return None
-    pages = state.pages.match(keys)
+    pages = state.pages.match(wanted)
     late = [state.ledger.open[ident].pages for ident in state.ledger.late]
     if late:
         stuck = np.isin(pages, np.concatenate(late))
         pages = pages[: int(stuck.argmax())] if stuck.any() else pages
     if len(pages):
-        return Reload(keys[: len(pages)], pages)
-    return Reload(keys, EMPTY) if state.config.remote else None
+        return Reload(wanted[: len(pages)], pages)
+    # Blocks for what the store has not would be taken from those that something is cached in.
+    remote = keys[cached : stay.remote_blocks] if state.config.remote else EMPTY
+    return Reload(remote, EMPTY) if len(remote) else None
 
 
 def must_wait(state: State, stay: Stay, reload: Reload | None) -> bool:

@@ -21,8 +21,9 @@ _PAGE: Final = 1 << _BITS
 class KeyIndex:
     """A map from keys to blocks, for whole arrays at once.
 
-    A key is found at ``cells[key + offset[key >> 9]]``. Page 0 of the cells stays unknown, and every
-    key whose own page does not exist leads there; so does -1, "no key", through the last offset.
+    A key is found at ``cells[key + offset[key >> 9]]``. Page 0 of the cells stays unknown, and
+    every key whose own page does not exist leads there; so does -1, "no key", through the last
+    offset.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ from stepahead.host_cache import complete, expire, fail, next_deadline
 from stepahead.planning import may_select, select
 from stepahead.reservation import undo
 from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
-from stepahead.state import Counters, Snapshot, State
+from stepahead.state import Counters, Snapshot, State, Wake
 from stepahead.stretches import Repeat, check_turns, horizon, leap, repeat
 from stepahead.tables import BatchState, BatchTrigger
 from stepahead.transfers import Transfer
@@ -46,13 +46,17 @@ from stepahead.views import (
     Audit,
     BatchView,
     BlockView,
+    PoolView,
     Possible,
     RequestView,
+    Standing,
     audit,
     digest,
     enabled,
+    standings,
     view_batches,
     view_blocks,
+    view_pools,
     view_requests,
 )
 
@@ -114,6 +118,14 @@ class Kernel:
         """Return the KV blocks by number."""
         return view_blocks(self._state)
 
+    def standings(self) -> list[Standing]:
+        """Return the live requests in numbers, in order of admission."""
+        return standings(self._state)
+
+    def pools(self) -> tuple[PoolView, PoolView]:
+        """Return the KV blocks and the host pages, as columns."""
+        return view_pools(self._state)
+
     def audit(self) -> Audit:
         """Recount blocks and seats; `Audit.problems` is empty in a sound kernel."""
         return audit(self._state)
@@ -153,6 +165,11 @@ class Kernel:
     def transfers(self) -> tuple[Transfer, ...]:
         """The transfers that are not reported yet, oldest first."""
         return tuple(self._state.ledger.open.values())
+
+    @property
+    def late_loads(self) -> frozenset[int]:
+        """The loads of `transfers` whose deadline has passed: what they bring is ignored."""
+        return frozenset(self._state.ledger.late)
 
     @property
     def margin_ppm(self) -> int | None:
@@ -259,9 +276,13 @@ def _host_ready(state: State) -> list[Command]:
     commands = _select_or_wait(state) if may_select(state) else _let_join(state)
     due = next_deadline(state)
     if due is not None and not commands and state.wake is None:
-        state.wake = (state.next_batch, due)
-        commands.append(WakeAt(wake_id=state.next_batch, at=due))
+        commands.append(_wake_at(state, due, selects=False))
     return commands
+
+
+def _wake_at(state: State, at: int, *, selects: bool) -> WakeAt:
+    state.wake = Wake(wake_id=state.next_batch, at=at, selects=selects)
+    return WakeAt(wake_id=state.next_batch, at=at)
 
 
 def _select_or_wait(state: State) -> list[Command]:
@@ -270,12 +291,12 @@ def _select_or_wait(state: State) -> list[Command]:
     if timing is not None and running and running[0].state is BatchState.DISPATCHED:
         due = running[0].dispatched_at + timing.delay(running[0])
         if due > state.now:
-            wake = (state.next_batch, due)
-            if state.wake == wake:
+            before = state.wake
+            command = _wake_at(state, due, selects=True)
+            if state.wake == before:
                 return []
-            state.wake = wake
             timing.waits(running[0])
-            return [WakeAt(wake_id=state.next_batch, at=due)]
+            return [command]
     return _selected(state)
 
 
@@ -305,11 +326,14 @@ def _let_join(state: State) -> list[Command]:
 
 def _woke(state: State, event: Woke) -> list[Command]:
     """Select if this is the wake that was asked for last; anything else is a no-op."""
-    if state.wake is None or state.wake[0] != event.wake_id or event.at < state.wake[1]:
+    wake = state.wake
+    if wake is None or wake.wake_id != event.wake_id or event.at < wake.at:
         return []
     state.wake = None
     expire(state)
-    return _selected(state) if may_select(state) else []
+    if not may_select(state):
+        return []
+    return _selected(state) if wake.selects else _select_or_wait(state)
 
 
 def _building(state: State, batch_id: int) -> Batch:
@@ -354,7 +378,7 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
 def _successor_is_late(state: State, ended_at: int) -> bool:
     """Tell whether the device was done before the batch behind the running one was prepared."""
     if len(state.outstanding) == 1:
-        return state.wake is not None
+        return state.wake is not None and state.wake.selects
     successor = state.outstanding[1]
     return successor.state is BatchState.QUEUED or successor.prepared_at > ended_at
 

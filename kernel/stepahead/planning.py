@@ -301,7 +301,7 @@ def _admit(
     ):
         keys = stay.keys[: (stay.known - 1) // config.block_size]
         cached = pool.match(keys)
-        reload = find(state, stay, keys[len(cached) :]) if state.tiers else None
+        reload = find(state, stay, keys, len(cached)) if state.tiers else None
         if state.tiers and must_wait(state, stay, reload):
             break
         idle, fresh = pool.idle_among(cached), -(-stay.known // config.block_size) - len(cached)

@@ -27,7 +27,8 @@ class Stay:
     While the request has a seat, its columns hold what changes; while it waits, this record does:
     ``epoch``, ``sampled`` (tokens sampled before a preemption) and ``settled_before`` (KV positions
     that the preemption gave up). ``load_epoch`` is the epoch in which it loaded from another tier,
-    ``cleared_epoch`` the one in which it had blocks written back for that.
+    ``cleared_epoch`` the one in which it had blocks written back for that. ``remote_blocks`` of its
+    ``keys`` may be in the remote store.
     """
 
     request_id: str
@@ -39,6 +40,7 @@ class Stay:
     eos: int
     stops: frozenset[int]
     keys: Ints
+    remote_blocks: int
     seat: int = NO_SEAT
     state: RequestState = RequestState.QUEUED
     epoch: int = 0

@@ -110,6 +110,18 @@ class Steady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """The wake-up that was asked for last, at time ``at`` (ns).
+
+    ``selects``: the next selection waits for it; if not, it is the deadline of a load.
+    """
+
+    wake_id: int
+    at: int
+    selects: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A copy of a `State`; opaque to everybody but `State.restore`."""
 
@@ -127,7 +139,7 @@ class Snapshot:
     marks: tuple[int, int, int, int]
     flags: tuple[bool, bool, bool, bool]
     timing: JustInTime | None
-    wake: tuple[int, int] | None
+    wake: Wake | None
 
 
 class State:
@@ -161,7 +173,7 @@ class State:
         self.timing = (
             JustInTime(config.late_share_ppm, config.late_joiners) if just_in_time else None
         )
-        self.wake: tuple[int, int] | None = None
+        self.wake: Wake | None = None
         self.joinable = False
         #: The live rows of a batch that has lost none; shape ``(rows per batch at most,)``.
         self.all_live: Mask = np.ones(config.max_concurrency, dtype=bool)

@@ -6,13 +6,13 @@ Nothing here is used by a rule, and nothing here changes the kernel.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from stepahead.arrays import EMPTY
+from stepahead.arrays import EMPTY, Ints
 from stepahead.batches import Batch
 from stepahead.blocks import BlockPool
 from stepahead.events import (
@@ -43,6 +43,47 @@ class Place(Enum):
     PENDING = "pending"
     CACHED = "cached"
     FREE = "free"
+
+
+#: The places in the order of their numbers in `PoolView.places`.
+PLACES: Final = tuple(Place)
+_HELD, _PENDING, _CACHED, _FREE = range(len(PLACES))
+
+
+class Standing(NamedTuple):
+    """A live request in numbers, cheap to read after every step; `RequestView` says more.
+
+    ``blocks`` are its KV blocks, shallowest first, a copy of shape ``(blocks,)``.
+    """
+
+    handle: int
+    state: RequestState
+    epoch: int
+    known: int
+    scheduled: int
+    settled: int
+    intent: Intent
+    seat: int | None
+    blocks: Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PoolView:
+    """All KV blocks, or all host pages, as columns of shape ``(blocks,)``; all are copies.
+
+    Args:
+        places: number of the place in `PLACES`.
+        references: how many holders there are.
+        pins: of these, transfers.
+        keys: identity of the content, or -1.
+        queue: what may be handed out, in order; shape ``(available,)``.
+    """
+
+    places: Ints
+    references: Ints
+    pins: Ints
+    keys: Ints
+    queue: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,30 +168,53 @@ class Possible:
     transfer_id: int | None = None
 
 
+def standings(state: State) -> list[Standing]:
+    """Return the live requests in numbers, in order of admission."""
+    return [_standing(state, stay) for _, stay in sorted(state.live.items())]
+
+
+def _standing(state: State, stay: Stay) -> Standing:
+    columns, seat = state.columns, stay.seat
+    if seat < 0:
+        return Standing(
+            stay.handle, stay.state, stay.epoch, stay.known, 0, 0, Intent.NONE, None, EMPTY
+        )
+    return Standing(
+        handle=stay.handle,
+        state=REQUEST.states[int(columns.state[seat])],
+        epoch=stay.epoch,
+        known=int(columns.known[seat]),
+        scheduled=int(columns.scheduled[seat]),
+        settled=int(columns.settled[seat]),
+        intent=Intent(int(columns.intent[seat])),
+        seat=seat,
+        blocks=columns.held(seat).copy(),
+    )
+
+
 def view_requests(state: State) -> tuple[RequestView, ...]:
     """Return the live requests in order of admission."""
     return tuple(_view_request(state, stay) for _, stay in sorted(state.live.items()))
 
 
 def _view_request(state: State, stay: Stay) -> RequestView:
-    columns, seat = state.columns, stay.seat
-    seated = seat >= 0
+    columns, seat, standing = state.columns, stay.seat, _standing(state, stay)
     return RequestView(
         request_id=stay.request_id,
         handle=stay.handle,
         epoch=stay.epoch,
-        state=REQUEST.states[int(columns.state[seat])] if seated else stay.state,
-        intent=Intent(int(columns.intent[seat])) if seated else Intent.NONE,
+        state=standing.state,
+        intent=standing.intent,
         rank=stay.rank,
-        seat=seat if seated else None,
+        seat=standing.seat,
         prompt=stay.prompt,
         final=stay.final,
-        known=int(columns.known[seat]) if seated else stay.known,
-        scheduled=int(columns.scheduled[seat]) if seated else 0,
-        settled=int(columns.settled[seat]) if seated else 0,
-        committed=int(columns.committed[seat]) if seated else 0,
-        sampled=tuple((columns.sampled(seat) if seated else stay.sampled).tolist()),
-        blocks=tuple(columns.held(seat).tolist()) if seated else (),
+        known=standing.known,
+        scheduled=standing.scheduled,
+        settled=standing.settled,
+        committed=int(columns.committed[seat]) if seat >= 0 else 0,
+        sampled=tuple((columns.sampled(seat) if seat >= 0 else stay.sampled).tolist()),
+        blocks=tuple(standing.blocks.tolist()),
     )
 
 
@@ -178,32 +242,47 @@ def _view_batch(batch: Batch) -> BatchView:
     )
 
 
+def view_pools(state: State) -> tuple[PoolView, PoolView]:
+    """Return the KV blocks and the host pages, as columns."""
+    pool, pages, ledger = state.pool, state.pages, state.ledger
+    return (
+        _view_pool(pool, ledger.pins(pool.num_blocks)),
+        _view_pool(pages, ledger.page_pins(pages.num_blocks)),
+    )
+
+
+def _view_pool(pool: BlockPool, pins: Ints) -> PoolView:
+    queue = pool.queued()
+    places = np.full(pool.num_blocks, _PENDING)
+    places[queue] = np.where(pool.key[queue] >= 0, _CACHED, _FREE)
+    places[pool.references > pins] = _HELD
+    return PoolView(
+        places=places,
+        references=pool.references.copy(),
+        pins=pins,
+        keys=pool.key.copy(),
+        queue=queue,
+    )
+
+
 def view_blocks(state: State) -> tuple[BlockView, ...]:
     """Return all KV blocks by number."""
     pool = state.pool
-    queued = set(pool.queued().tolist())
-    pins: list[int] = state.ledger.pins(pool.num_blocks).tolist()
-    views: list[BlockView] = []
-    for block in range(pool.num_blocks):
-        references, key = int(pool.references[block]), int(pool.key[block])
-        fence = int(pool.fence[block])
-        if references > pins[block]:
-            place = Place.HELD
-        elif block not in queued:
-            place = Place.PENDING
-        else:
-            place = Place.CACHED if key >= 0 else Place.FREE
-        views.append(
-            BlockView(
-                block=block,
-                place=place,
-                references=references,
-                pins=pins[block],
-                key=key if key >= 0 else None,
-                fence=fence if fence > pool.passed else 0,
-            )
+    seen, _ = view_pools(state)
+    fences = np.where(pool.fence > pool.passed, pool.fence, 0)
+    columns = (seen.places, seen.references, seen.pins, seen.keys, fences)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return tuple(
+        BlockView(
+            block=block,
+            place=PLACES[place],
+            references=references,
+            pins=pins,
+            key=key if key >= 0 else None,
+            fence=fence,
         )
-    return tuple(views)
+        for block, (place, references, pins, key, fence) in enumerate(rows)
+    )
 
 
 def audit(state: State) -> Audit:
@@ -216,7 +295,7 @@ def audit(state: State) -> Audit:
     pending = pool.references == 0
     pending[queued] = False
     problems: list[str] = []
-    twice = len(queued) - len(set(queued.tolist()))
+    twice = len(queued) - int(np.count_nonzero(np.bincount(queued)))
     taken = int((pool.references[queued] > 0).sum())
     if twice or taken:
         problems.append(f"{twice} blocks are queued twice, {taken} queued and held")
@@ -227,13 +306,13 @@ def audit(state: State) -> Audit:
     stuck = pending & (pool.fence <= pool.passed)
     if stuck.any():
         problems.append(f"blocks {np.flatnonzero(stuck).tolist()} wait for a fence that has passed")
-    owners: Counter[int] = Counter()
-    for seat in state.order:
-        owners.update(columns.held(int(seat)).tolist())
-    wrong = [b for b in range(pool.num_blocks) if owners[b] + pins[b] != pool.references[b]]
-    if wrong:
+    tables = [EMPTY, *(columns.held(int(seat)) for seat in state.order)]
+    owners = np.bincount(np.concatenate(tables), minlength=pool.num_blocks)
+    wrong = np.flatnonzero(owners + pins != pool.references)
+    if len(wrong):
         problems.append(
-            f"blocks {wrong} have references that no block table and no transfer accounts for"
+            f"blocks {wrong.tolist()} have references that no block table and no transfer accounts "
+            "for"
         )
     problems.extend(_audit_keys(pool, "block"))
     problems.extend(_audit_pages(state))
@@ -345,7 +424,8 @@ def digest(state: State) -> str:
             feed(*(getattr(transfer, entry.name) for entry in fields(transfer)))
         feed(sorted(ledger.loading.items()), sorted(ledger.storing), sorted(ledger.late))
         feed(ledger.next_id, state.wake)
-        feed([(stay.load_epoch, stay.cleared_epoch) for stay in state.live.values()])
+        stays = state.live.values()
+        feed([(stay.load_epoch, stay.cleared_epoch, stay.remote_blocks) for stay in stays])
         feed([batch.loads for batch in state.outstanding])
     if state.timing is not None:
         feed(repr(state.timing), state.wake, state.joinable)

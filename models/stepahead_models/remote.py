@@ -33,6 +33,10 @@ class RemoteStore(Protocol):
         """Keep blocks; ``contents`` has shape ``(keys, block_size)``. It may forget them."""
         ...
 
+    def lookup(self, keys: Ints) -> int:
+        """Return how many blocks it says it has before the first one that is missing."""
+        ...
+
     def get(self, keys: Ints) -> Fetched:
         """Return what it has of a prefix: the blocks before the first one that is missing."""
         ...
@@ -40,13 +44,14 @@ class RemoteStore(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class InProcessStore:
-    """A remote store that is simulated.
+    """A remote store that is simulated. A lookup takes no time; our assumption.
 
     Args:
         link: latency of a request and rate of the answer.
         block_bytes: bytes of one block.
         blocks_max: blocks that it keeps; the oldest goes first.
-        miss_ppm: share of kept blocks that it has lost when asked, in parts per million.
+        miss_ppm: share of kept blocks that it has lost when a load asks, in parts per million; a
+            lookup finds them still.
         failure_ppm: share of requests that fail.
         seed: which of them.
     """
@@ -67,6 +72,10 @@ class InProcessStore:
             self._kept[key] = content.copy()
             if len(self._kept) > self.blocks_max:
                 del self._kept[next(iter(self._kept))]
+
+    def lookup(self, keys: Ints) -> int:
+        """Return how many of the first blocks it keeps, lost ones included."""
+        return next((i for i, key in enumerate(keys.tolist()) if key not in self._kept), len(keys))
 
     def get(self, keys: Ints) -> Fetched:
         """Return the prefix that it has and has not lost."""

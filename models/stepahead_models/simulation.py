@@ -379,6 +379,7 @@ class Simulation:
         load, at = self._workload, self._host.time.host_free_at
         if not self._closed:
             self._bring_next(at)
+        keys = load.block_keys(request)
         event = RequestArrived(
             request_id=load.request_ids[request],
             prompt_length=int(load.prompts.lengths[request]),
@@ -386,7 +387,8 @@ class Simulation:
             at=at,
             arrived_at=self._arrivals_ns[request],
             priority=int(load.priorities[request]),
-            block_keys=load.block_keys(request),
+            block_keys=keys,
+            remote_blocks=self._engine.lookup(keys),
         )
         (answer,) = self.kernel.step(event)
         self._recorder.events += 1

@@ -98,6 +98,10 @@ class TransferEngine:
         """Tell whether some transfer is under way."""
         return bool(self._open)
 
+    def lookup(self, keys: Ints | None) -> int | None:
+        """Return how many of the first blocks the remote store says it has; None without one."""
+        return None if self._remote is None or keys is None else self._remote.lookup(keys)
+
     def begin(self, command: LoadBlocks | StoreBlocks, now: int) -> None:
         """Put a transfer into its channel; its end becomes a fact.
 

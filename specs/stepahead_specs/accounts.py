@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-import numpy as np
-
 from stepahead.kernel import Kernel
 from stepahead_specs.records import Account, BlockAccount, RequestAccount
 

@@ -114,8 +114,11 @@ class Bench:
 
     # -- what a host may report ---------------------------------------------------------------
 
-    def arrive(self, ask: Ask) -> int | None:
-        """Report an arrival; return its handle, or None if it was refused."""
+    def arrive(self, ask: Ask, remote_blocks: int | None = None) -> int | None:
+        """Report an arrival; return its handle, or None if it was refused.
+
+        ``remote_blocks``: what the report says of a lookup in the remote store.
+        """
         keys = self._interner.keys(ask.prompt)
         event = RequestArrived(
             request_id=ask.request_id,
@@ -128,6 +131,7 @@ class Bench:
             ignore_eos=ask.ignore_eos,
             stop_token_ids=ask.stop_token_ids,
             block_keys=np.array(keys, dtype=np.int64),
+            remote_blocks=remote_blocks,
         )
         commands = self._step(event, ask)
         return next((c.handle for c in commands if isinstance(c, AdmitRequest)), None)

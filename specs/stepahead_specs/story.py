@@ -62,6 +62,8 @@ def _event(event: Event) -> str:  # noqa: PLR0911 - one sentence per event
     match event:
         case RequestArrived():
             extra = f", priority {event.priority}" if event.priority else ""
+            if event.remote_blocks is not None:
+                extra += f", {event.remote_blocks} blocks in the remote store"
             return (
                 f"{event.request_id!r} arrives ({event.prompt_length} prompt, "
                 f"at most {event.max_tokens} output{extra})"

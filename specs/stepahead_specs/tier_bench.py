@@ -11,7 +11,7 @@ are looked at after each step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from stepahead.commands import (
@@ -53,8 +53,22 @@ class TierBench(Bench):
         self.paused = False
         self._pages: dict[tuple[int, int], int] = {}
         self._remote: dict[int, list[int]] = {}
+        #: Handle -> how many of its blocks a lookup is said to have found in the remote store.
+        self._found: dict[int, int] = {}
 
     # -- what a host may report ---------------------------------------------------------------
+
+    def lookup(self, prompt: Sequence[int]) -> int:
+        """Return how many of a prompt's full blocks, from the first on, the remote store has."""
+        keys = self._interner.keys(prompt)
+        return next((i for i, key in enumerate(keys) if key not in self._remote), len(keys))
+
+    def arrive(self, ask: Ask, remote_blocks: int | None = None) -> int | None:
+        """Report an arrival and what a lookup found, be it true; None: nobody looked."""
+        handle = super().arrive(ask, remote_blocks)
+        if handle is not None and remote_blocks is not None:
+            self._found[handle] = remote_blocks
+        return handle
 
     def live(self) -> list[int]:
         """Return the handles of requests that have not ended."""
@@ -195,10 +209,22 @@ class TierBench(Bench):
             twice = {p for t in self._loads() for p in t.pages.tolist()} & {*command.pages.tolist()}
             if twice:
                 raise BenchError(f"load {command.transfer_id} reads pages {twice} during another")
+            self._check_lookup(command)
         elif isinstance(command, ReportPaused) and (self.transfers or self.built or self.building):
             raise BenchError("a pause is reported while a batch or a transfer is outstanding")
         elif isinstance(command, ReportCacheReset) and command.done and self._keyed():
             raise BenchError("something has a key after a reset of everything")
+
+    def _check_lookup(self, load: LoadBlocks) -> None:
+        found = self._found.get(load.handle)
+        if found is None or len(load.pages):
+            return
+        keys = self._interner.keys(self.asks[load.handle].prompt)
+        if beyond := set(load.keys.tolist()) - set(keys[:found]):
+            raise BenchError(
+                f"load {load.transfer_id} asks the remote store for {len(beyond)} blocks behind "
+                f"the {found} that the lookup found"
+            )
 
     def _check(self) -> None:
         kernel = self.kernel

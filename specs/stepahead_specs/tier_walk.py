@@ -79,10 +79,17 @@ def wander(bench: TierBench, choose: Choose, steps: int) -> None:
                 choose(moves)()
         elif kind == "arrive":
             for _ in range(choose((1, 2, 3, 4))):
-                bench.arrive(turn(choose, f"r{len(bench.journal)}"))
+                arrive(bench, choose)
         else:
             choose([*others(bench)])()
     bench.drain()
+
+
+def arrive(bench: TierBench, choose: Choose) -> None:
+    """Let a turn arrive; the host looked it up in the remote store, or did not, or is wrong."""
+    ask = turn(choose, f"r{len(bench.journal)}")
+    every = len(ask.prompt) // bench.config.block_size
+    bench.arrive(ask, choose((None, bench.lookup(ask.prompt), every, 0)))
 
 
 def run_on(bench: TierBench, turns: int) -> None:

@@ -209,6 +209,21 @@ REFUSALS = {
             "each block of a prompt its own"
         ),
     ),
+    "more found than named": (
+        arrival("b", prompt=6, block_keys=np.array([3, 4]), remote_blocks=3),
+        RefusalReason.BAD_PARAMETERS,
+        "remote_blocks=3; give None, or 0 to 2: block_keys names so many",
+    ),
+    "found without keys": (
+        arrival("b", prompt=6, remote_blocks=1),
+        RefusalReason.BAD_PARAMETERS,
+        "remote_blocks=1; give None, or 0 to 0: block_keys names so many",
+    ),
+    "less than nothing found": (
+        arrival("b", block_keys=np.array([3]), remote_blocks=-1),
+        RefusalReason.BAD_PARAMETERS,
+        "remote_blocks=-1; give None, or 0 to 1: block_keys names so many",
+    ),
     "live id": (
         arrival("a"),
         RefusalReason.DUPLICATE_ID,

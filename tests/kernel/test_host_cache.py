@@ -359,6 +359,21 @@ def test_a_remote_store_may_have_a_part() -> None:
     assert counters.hit_tokens - before == 4
 
 
+@pytest.mark.parametrize(
+    ("found", "asked"), [(None, [5, 6]), (7, [5, 6]), (6, [5]), (5, []), (2, []), (0, [])]
+)
+def test_a_load_asks_for_what_the_lookup_found_behind_the_cached_prefix(
+    found: int | None, asked: list[int]
+) -> None:
+    """Five blocks are on the NPU; a lookup counts from the first block of the prompt on."""
+    room = bench(remote=True, host_pages=0, num_blocks=16)
+    serve(room, PROMPT[:5])
+    room.arrive(Ask(request_id="late", prompt=PROMPT, max_tokens=1), found)
+    go(room)
+    loads = [c for _, commands in room.journal for c in commands if isinstance(c, LoadBlocks)]
+    assert [load.keys.tolist() for load in loads if load.handle > 1] == ([asked] if asked else [])
+
+
 def test_more_than_was_asked_for_is_no_answer() -> None:
     """A report of more blocks than the transfer has changes nothing."""
     room = warm()

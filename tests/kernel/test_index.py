@@ -33,11 +33,10 @@ class IndexMachine(RuleBasedStateMachine):
         self.index.put(np.array(keys, dtype=np.int64), np.array(blocks, dtype=np.int64))
         self.plain.update(zip(keys, blocks, strict=True))
 
-    @rule(keys=SOME, absent=st.booleans())
-    def drop(self, keys: list[int], absent: bool) -> None:
+    @rule(keys=SOME, none=st.lists(st.just(UNKNOWN), max_size=2))
+    def drop(self, keys: list[int], none: list[int]) -> None:
         """Known or not, a key is not known any more; "no key" is nothing."""
-        given = [*keys, UNKNOWN] if absent else keys
-        self.index.drop(np.array(given, dtype=np.int64))
+        self.index.drop(np.array([*keys, *none], dtype=np.int64))
         for key in keys:
             self.plain.pop(key, None)
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from stepahead import Kernel, KernelConfig, SelectionTiming
-from stepahead.commands import AbandonBatch, Command, DispatchBatch, PrepareBatch, WakeAt
+from stepahead.commands import (
+    AbandonBatch,
+    Command,
+    DispatchBatch,
+    LoadBlocks,
+    PrepareBatch,
+    WakeAt,
+)
 from stepahead.events import (
     BatchExecuted,
     BatchPrepared,
+    CacheResetRequested,
+    CacheTarget,
     HostReady,
     RequestArrived,
     RequestCancelled,
+    TransferDone,
     Woke,
 )
 from stepahead.timing import Durations, Estimate
@@ -24,26 +36,26 @@ TOKEN = np.array([[9]], dtype=np.int64)
 class Machine:
     """Requests that decode; a device step takes `STEP`, a preparation `BUILD`, all else nothing."""
 
-    def __init__(self, *, late_joiners: bool = False) -> None:
-        self.kernel = Kernel(
-            KernelConfig(
-                num_blocks=64,
-                lookahead=1,
-                timing=SelectionTiming.JUST_IN_TIME,
-                late_joiners=late_joiners,
-            )
-        )
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 # options of the kernel
+        limits: dict[str, Any] = {
+            "num_blocks": 64,
+            "lookahead": 1,
+            "timing": SelectionTiming.JUST_IN_TIME,
+        }
+        self.kernel = Kernel(KernelConfig(**(limits | options)))
         self.at = self.begun = 0
 
-    def arrive(self, name: str, tokens: int = 500) -> None:
-        """A request with a prompt of one token arrives now."""
+    def arrive(self, name: str, tokens: int = 500, prompt: int = 1) -> None:
+        """A request arrives now; prompts of the same length are equal."""
+        blocks = prompt // self.kernel.config.block_size
         self.kernel.step(
             RequestArrived(
                 request_id=name,
-                prompt_length=1,
+                prompt_length=prompt,
                 max_tokens=tokens,
                 at=self.at,
                 arrived_at=self.at,
+                block_keys=np.arange(blocks, dtype=np.int64),
             )
         )
 
@@ -147,6 +159,69 @@ def test_a_lost_wake_is_learnt_as_a_late_preparation() -> None:
     assert after is not None
     assert after > before
     assert Kernel(KernelConfig(num_blocks=4, lookahead=1)).margin_ppm is None
+
+
+def _with_a_prompt_on_the_host(deadline_ns: int) -> tuple[Machine, WakeAt]:
+    """Return a machine that decodes, waits to select, and has a prompt of four on the host."""
+    machine = Machine(
+        num_blocks=600,
+        block_size=1,
+        host_pages=4,
+        write_through_threshold=1,
+        load_deadline_ns=deadline_ns,
+    )
+    for name in ("first", "second"):  # the second is a hit, which copies the prompt to the host
+        machine.arrive(name, tokens=1, prompt=4)
+        while machine.kernel.requests():
+            machine.turn(machine.ready())
+    machine.ready()
+    (store,) = machine.kernel.transfers
+    machine.kernel.step(TransferDone(transfer_id=store.transfer_id, at=machine.at))
+    machine.kernel.step(CacheResetRequested(at=machine.at, target=CacheTarget.NPU))
+    return machine, machine.learn()
+
+
+def test_the_deadline_of_a_load_is_no_late_preparation() -> None:
+    """The last row runs, the next request loads: the margin falls, deadline or not."""
+    margins: list[int | None] = []
+    for deadline_ns in (0, 100 * STEP):
+        machine, wake = _with_a_prompt_on_the_host(deadline_ns)
+        machine.kernel.step(RequestCancelled(request_id="a", at=machine.at))
+        machine.arrive("again", prompt=4)
+        machine.at = wake.at
+        (load,) = machine.kernel.step(Woke(wake_id=wake.wake_id, at=machine.at))
+        assert isinstance(load, LoadBlocks)
+        answer = machine.ready()
+        assert [type(command) for command in answer] == ([WakeAt] if deadline_ns else [])
+        before = machine.kernel.margin_ppm
+        machine.executed(machine.begun + STEP)
+        after = machine.kernel.margin_ppm
+        assert before is not None
+        assert after is not None
+        assert after < before
+        margins += [before, after]
+    assert margins[:2] == margins[2:]
+
+
+def test_whoever_is_woken_for_a_deadline_still_selects_just_in_time() -> None:
+    """The wake comes before the host is ready, right behind a dispatch."""
+    machine, wake = _with_a_prompt_on_the_host(STEP // 2)
+    machine.arrive("again", prompt=4)
+    machine.at = wake.at
+    load, prepare = machine.kernel.step(Woke(wake_id=wake.wake_id, at=machine.at))
+    assert isinstance(load, LoadBlocks)
+    assert isinstance(prepare, PrepareBatch)
+    machine.prepared(prepare.batch_id)
+    (deadline,) = machine.ready()
+    assert deadline == WakeAt(wake_id=prepare.batch_id + 1, at=wake.at + STEP // 2)
+    machine.executed(max(machine.begun + STEP, deadline.at))
+    (later,) = machine.kernel.step(Woke(wake_id=deadline.wake_id, at=machine.at))
+    assert machine.kernel.counters.expired_loads == 1
+    assert isinstance(later, WakeAt)
+    assert later.at > machine.at
+    (again,) = machine.kernel.step(Woke(wake_id=later.wake_id, at=later.at))
+    assert isinstance(again, PrepareBatch)
+    assert len(again.seats) == 2
 
 
 def test_a_waiting_batch_is_selected_again_for_an_arrival_while_that_is_hidden() -> None:

@@ -10,12 +10,13 @@ import pytest
 from stepahead import KernelConfig, SelectionTiming
 from stepahead.admission import arrive
 from stepahead.events import RequestArrived
-from stepahead.state import State
+from stepahead.state import State, Wake
 from stepahead.views import audit, digest
 
 PLAIN = KernelConfig(num_blocks=4, block_size=2, lookahead=1)
 JUST_IN_TIME = replace(PLAIN, timing=SelectionTiming.JUST_IN_TIME)
 TIERS = replace(PLAIN, host_pages=2, load_deadline_ns=9)
+REMOTE = replace(PLAIN, lookahead=0, remote=True)
 
 
 def waiting_state(config: KernelConfig) -> State:
@@ -26,7 +27,7 @@ def waiting_state(config: KernelConfig) -> State:
 
 
 def _wake(state: State) -> None:
-    state.wake = (1, 5)
+    state.wake = Wake(wake_id=1, at=5, selects=True)
 
 
 def _transfer(state: State) -> None:
@@ -35,6 +36,10 @@ def _transfer(state: State) -> None:
 
 def _epoch(state: State) -> None:
     state.live[1].epoch += 1
+
+
+def _lookup(state: State) -> None:
+    state.live[1].remote_blocks += 1
 
 
 def _pause(state: State) -> None:
@@ -52,6 +57,7 @@ def _block(state: State) -> None:
         (_wake, TIERS),
         (_transfer, TIERS),
         (_epoch, PLAIN),
+        (_lookup, REMOTE),
         (_pause, PLAIN),
         (_block, PLAIN),
     ],

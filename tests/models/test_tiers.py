@@ -130,13 +130,24 @@ def test_copies_of_one_direction_queue() -> None:
     assert simulation.transfer_times.stores == 1
 
 
-def test_an_absent_prefix_costs_a_remote_request() -> None:
-    """The store answers after its latency that it has nothing; then the prompt is computed."""
+def test_an_absent_prefix_costs_nothing() -> None:
+    """A lookup at arrival finds nothing, so nothing is asked for."""
     store = InProcessStore(link=CHANNEL, block_bytes=4)
+    device = constant_device(1000, CpuModel.zero())
+    record = _simulation(_config(remote=True), _turns(1), device, remote=store).run()
+    assert _first_tokens(record) == [1000]
+    assert store.requests == 0
+
+
+def test_a_prefix_that_was_found_and_is_lost_costs_a_remote_request() -> None:
+    """The store answers after its latency that it has nothing; then the prompt is computed."""
+    store = InProcessStore(link=CHANNEL, block_bytes=4, miss_ppm=1_000_000)
+    store.put(np.array([100, 101]), np.zeros((2, 4), dtype=np.uint64))
     device = constant_device(1000, CpuModel.zero())
     record = _simulation(_config(remote=True), _turns(1), device, remote=store).run()
     assert _first_tokens(record) == [1010]
     assert store.requests == 1
+    assert record.counters["remote_tokens"] == 0
 
 
 # -- tokens ---------------------------------------------------------------------------------------
@@ -203,6 +214,20 @@ def test_a_remote_store_may_lose_and_fail(share: int) -> None:
     assert record.checksums.tolist() == reference.checksums.tolist()
     assert record.counters["remote_tokens"] > 0
     assert (record.counters["failed_transfers"] > 0) == (share > 0)
+
+
+@pytest.mark.parametrize("name", ["write-through", "both, few pages", "layer-wise"])
+def test_an_empty_remote_store_costs_nobody(name: str) -> None:
+    """A store that keeps nothing: every time and every hit on NPU and host is as without it."""
+    device = replace(roofline_device(), dma=SLOW_DMA)
+    workload = mixed_workload(5, 4, count=60)
+    tiers = TIERS[name] | {"num_blocks": 24}
+    without = _simulation(_config(**tiers), workload, device).run()
+    store = InProcessStore(link=SLOW, block_bytes=400, blocks_max=0)
+    with_it = _simulation(_config(**tiers, remote=True), workload, device, remote=store).run()
+    assert without.counters["host_tokens"] > 0
+    assert with_it.counters == without.counters
+    assert with_it.ends_ns.tolist() == without.ends_ns.tolist()
 
 
 def test_a_run_without_memory_has_the_same_times() -> None:

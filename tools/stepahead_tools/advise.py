@@ -33,6 +33,7 @@ from stepahead_tools.search import Place, best_point, points_max, try_point
 from stepahead_tools.service_levels import ServiceLevel, preset, service_levels
 from stepahead_tools.session import STANDARD_OUTPUT, check_targets
 from stepahead_tools.settings import DEMO, resolve
+from stepahead_tools.unused import Need, given, needs_of_a_run, refuse_unused
 
 _LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
 _FIXED: Final = (
@@ -90,15 +91,31 @@ def advise(options: AdviseOptions) -> None:
 
 def _refuse(options: AdviseOptions) -> None:
     """Refuse what advise chooses itself or cannot do, before anything has run."""
-    given = [name for name in _FIXED if getattr(options, name) not in (None, False)]
-    if given:
-        flags = ", ".join("--" + name.replace("_", "-") for name in given)
+    if flags := given(options, _FIXED):
         raise OptionError(
-            f"advise chooses loads and loops itself and takes no {flags}; leave that out, or use "
-            "compare"
+            f"advise chooses loads and loops itself and takes no {', '.join(flags)}; leave that "
+            "out, or use compare"
         )
     if options.seeds < 1:
         raise OptionError(f"--seeds {options.seeds} is out of range; give 1 or more")
+    clients = options.vary is VaryChoice.CONCURRENCY
+    refuse_unused(
+        options,
+        (
+            Need(
+                options=("poisson",),
+                met=not clients,
+                where="with --vary concurrency, where nothing arrives at random",
+                way_out="search over the load",
+            ),
+            Need(
+                options=("seeds",),
+                met=options.poisson,
+                where="where no arrivals are drawn at random",
+                way_out="give --poisson",
+            ),
+        ),
+    )
     check_targets(options, ())
 
 
@@ -132,6 +149,7 @@ def _place(options: AdviseOptions) -> Place:
         for sentence in sentences:
             start_log(options.log_format.value).warning(sentence)
     settings = resolve(chosen, profile, engine.config)
+    refuse_unused(options, needs_of_a_run(engine, _LOOPS, settings))
     path = bundled_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     trace = trace if settings.limit is None else trace.limit(settings.limit)
@@ -149,7 +167,7 @@ def _place(options: AdviseOptions) -> Place:
         profile=profile,
         settings=unpaced,
         capacity_per_s=capacity,
-        poisson=options.poisson and not clients,
+        poisson=options.poisson,
         clients=clients,
         seeds=options.seeds,
         levels=levels,

@@ -7,12 +7,15 @@ cannot do: nothing that was asked for is left out without a word.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
 
 from stepahead_models.product import (
     Checked,
     EngineConfig,
+    KVOffloadConfig,
     ModelDescription,
     ModelKind,
     ProductVersion,
@@ -23,6 +26,7 @@ from stepahead_models.product import (
     read_engine_config,
 )
 from stepahead_models.product.offload import STAGING_BYTES_DEFAULT
+from stepahead_models.product.options import KV_OFFLOAD, with_flag
 from stepahead_models.profiles import Profile
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import Loop, chosen_loop
@@ -57,8 +61,14 @@ class Engine:
 
     @property
     def config(self) -> EngineConfig:
-        """What the loops have in common: all but the loop itself and the remote cache (L3)."""
-        return next(iter(self.checked.values())).config
+        """What the loops have in common: all but the loop itself.
+
+        The remote cache (L3) is on where some loop has it.
+        """
+        configs = [found.config for found in self.checked.values()]
+        return msgspec.structs.replace(
+            configs[0], l3_enabled=any(config.l3_enabled for config in configs)
+        )
 
 
 def read_engine(options: RunOptions, loop: str | None = None) -> EngineConfig:
@@ -128,7 +138,7 @@ def open_engine(options: RunOptions, loops: Sequence[Loop], profile: Profile) ->
         asked = read_engine(options, loop.name)
         found = checked[loop.name] = check_configuration(asked, model, version)
         _refuse_unsimulated(found.config)
-        sentences = [*found.warnings, *_without_effect(found.config)]
+        sentences = [*found.warnings, *_without_effect(found.config, options, profile)]
         warnings[loop.name] = tuple(words for words in sentences if words not in said)
         said.update(sentences)
     return Engine(version=version, checked=checked, warnings=warnings)
@@ -193,7 +203,7 @@ def _refuse_unsimulated(config: EngineConfig) -> None:
             )
 
 
-def _without_effect(engine: EngineConfig) -> Iterator[str]:
+def _without_effect(engine: EngineConfig, options: RunOptions, profile: Profile) -> Iterator[str]:
     config, default = engine.scheduler_config, SchedulerConfig()
     changed = [name for name in WITHOUT_EFFECT if getattr(config, name) != getattr(default, name)]
     if (
@@ -210,3 +220,31 @@ def _without_effect(engine: EngineConfig) -> Iterator[str]:
             "the remote KV cache (L3) is filled with what is copied to the host, and the host KV "
             "cache (L2) is off; give a host budget"
         )
+    idle = [] if config.kv_offload_config.enabled else _told_to_copy(options)
+    if idle:
+        yield (
+            f"without effect, since the host KV cache (L2) is off: {', '.join(idle)}; give a host "
+            "budget, or leave that out"
+        )
+    if options.prune and not profile.changed_batch.allowed.value:
+        yield (
+            f"device {profile.name} takes no changed batch, so --prune masks the rows of ended "
+            "requests and drops none"
+        )
+
+
+def _told_to_copy(options: RunOptions) -> list[str]:
+    """Return what file and flags say of copies to the host, by its names."""
+    # With the host cache off, a configuration forgets some of it.
+    with_it_on = replace(
+        options,
+        experimental_kv_offload_host_memory_gb=1.0,
+        experimental_kv_offload_host_memory_ratio=None,
+    )
+    asked = read_engine(with_it_on).scheduler_config.kv_offload_config
+    default = KVOffloadConfig()
+    return [
+        with_flag(f"{KV_OFFLOAD}.{name}")
+        for name in ("write_through_threshold", "write_back")
+        if getattr(asked, name) != getattr(default, name)
+    ]

@@ -19,12 +19,13 @@ def hunt_mutants(options: MutantsOptions) -> None:
     """Hunt mutants and print one line for each, then who catches what.
 
     Raises:
-        OptionError: a name is no part of any mutant's.
+        OptionError: a name is no part of any mutant's, or an option would change nothing.
         Survived: nobody noticed a mutant.
     """
     console = Console(highlight=False, markup=False)
     chosen = _chosen(options.names or [])
     if options.list_only:
+        _only_list(options)
         for entry in chosen:
             console.print(describe(entry), soft_wrap=True)
         return
@@ -39,6 +40,12 @@ def hunt_mutants(options: MutantsOptions) -> None:
     alive = [found.name for found in hunted if not found.killed and found.name not in EQUIVALENT]
     if alive:
         raise Survived(f"nobody noticed {', '.join(alive)}; strengthen an invariant or a generator")
+
+
+def _only_list(options: MutantsOptions) -> None:
+    given = {"--shrink": options.shrink, "--tables": options.tables, "--seed": options.seed}
+    if flags := [flag for flag, value in given.items() if value]:
+        raise OptionError(f"--list only names mutants; leave out {', '.join(flags)}")
 
 
 def describe(mutant: Mutant) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +15,7 @@ from stepahead_tools.options import ReplayOptions
 from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
 from stepahead_tools.settings import DEMO
 from stepahead_tools.tables import show_metrics
+from stepahead_tools.unused import given
 
 _HEADER_BYTES_MAX = 1 << 16
 
@@ -56,16 +56,10 @@ def is_journal(path: Path) -> bool:
 
 
 def _replay_journal(options: ReplayOptions) -> None:
-    default = ReplayOptions(trace=options.trace)
-    given = [
-        "--" + field.name.replace("_", "-")
-        for field in fields(options)
-        if getattr(options, field.name) != getattr(default, field.name)
-    ]
-    if given:
+    if flags := given(options):
         raise OptionError(
             f"{options.trace} is a journal, which carries its own configuration; leave out "
-            f"{', '.join(given)}"
+            f"{', '.join(flags)}"
         )
     replayed = replay_journal(Path(options.trace))
     torn = " The file ends in the middle of a line, which was left out." if replayed.torn else ""

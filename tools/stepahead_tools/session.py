@@ -28,10 +28,17 @@ from stepahead_tools.results import config, encode, result
 from stepahead_tools.runs import Scene, run_loop, set_up
 from stepahead_tools.settings import DEMO, resolve
 from stepahead_tools.tables import show_configuration
+from stepahead_tools.unused import Need, needs_of_a_run, refuse_unused
 from stepahead_tools.watching import journal_path, watchers
 
 #: Where the result goes instead of a file.
 STANDARD_OUTPUT: Final = Path("-")
+_PRINTED: Final = Need(
+    options=("json", "journal", "check"),
+    met=False,
+    where="beside --print-config, which runs nothing",
+    way_out="run without --print-config",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +74,7 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     profile = load_profile(options.device)
     engine = open_engine(options, loops, profile)
     settings = resolve(options, profile, engine.config)
+    refuse_unused(options, needs_of_a_run(engine, loops, settings))
     path = bundled_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     count = len(trace) if settings.limit is None else min(len(trace), settings.limit)
@@ -105,6 +113,7 @@ def print_configuration(options: RunOptions, loops: Sequence[Loop]) -> None:
             f"--print-config prints the configuration of one loop, and here run {len(loops)}; name "
             "one with --loops, or use replay"
         )
+    refuse_unused(options, (_PRINTED,))
     engine = open_engine(options, loops, load_profile(options.device))
     log = start_log(options.log_format.value)
     for sentences in engine.warnings.values():

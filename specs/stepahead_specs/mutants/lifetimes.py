@@ -102,9 +102,9 @@ def the_line_of_free_blocks_takes_a_block_twice() -> Edits:
     return [
         Edit("BlockPool._wait", "blocks[self._position[blocks] == _HELD]", "blocks"),
         Edit(
-            "BlockPool.pass_fence",
-            "blocks = blocks[where == _WAITING]",
-            "blocks = blocks[where != _HELD_AND_LISTED]",
+            "BlockPool._let_go",
+            "listed = listed[waited]",
+            "listed = listed[where != _HELD_AND_LISTED]",
         ),
     ]
 

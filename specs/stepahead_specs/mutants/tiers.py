@@ -169,6 +169,20 @@ def a_late_load_is_taken_for_a_good_one() -> Edits:
     ]
 
 
+@tier_mutant("ours", expects=("bench",))
+def a_load_asks_for_what_the_lookup_did_not_find() -> Edits:
+    """Cached blocks make room for a load of content that the remote store has not."""
+    return [Edit("find", "keys[cached : stay.remote_blocks]", "keys[cached:]")]
+
+
+@tier_mutant("ours", expects=("bench",))
+def a_lookup_is_counted_from_behind_the_cached_prefix() -> Edits:
+    """What was found from the first block on is asked for from the first missing one on."""
+    return [
+        Edit("find", "keys[cached : stay.remote_blocks]", "keys[cached:][: stay.remote_blocks]")
+    ]
+
+
 @tier_mutant("M39", "B128", expects=("bench",))
 def a_reset_during_a_transfer_is_done() -> Edits:
     """Content is forgotten while a copy of it is under way, which then brings it back."""

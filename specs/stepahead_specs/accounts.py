@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
+
 from stepahead.kernel import Kernel
 from stepahead_specs.records import Account, BlockAccount, RequestAccount
 
@@ -11,7 +13,8 @@ from stepahead_specs.records import Account, BlockAccount, RequestAccount
 def account(kernel: Kernel) -> Account:
     """Read the whole state of a kernel."""
     audit = kernel.audit()
-    keys, blocks = kernel.pool.index.known()
+    block_of = kernel.pool.block_of
+    keyed = np.flatnonzero(block_of >= 0)
     return Account(
         requests={
             request.handle: RequestAccount(
@@ -33,7 +36,7 @@ def account(kernel: Kernel) -> Account:
             for block in kernel.blocks()
         ],
         queue=kernel.pool.queued().tolist(),
-        index=dict(zip(keys.tolist(), blocks.tolist(), strict=True)),
+        index=dict(zip(keyed.tolist(), block_of[keyed].tolist(), strict=True)),
         seats_free=audit.free_seats,
         seats_draining=audit.draining_seats,
         seats=kernel.config.max_concurrency * (kernel.config.lookahead + 2),

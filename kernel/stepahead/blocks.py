@@ -18,7 +18,13 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
+from stepahead.index import KeyIndex
 
+# Where a block stands: its place in the queue, or one of these. A block that was hit while it
+# waited for its fence keeps its place among those that wait, should it be released before.
+_HELD: Final = -1
+_WAITING: Final = -2
+_HELD_AND_LISTED: Final = -3
 _HOLE: Final = -1
 _WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
 NO_KEY: Final = -1
@@ -28,7 +34,7 @@ NO_KEY: Final = -1
 class Receipt:
     """Ints taken out of the queue, with what it needs to put them back without a trace.
 
-    ``queued_at`` is where they stood (`_HOLE`: they were not queued), valid while the queue keeps
+    ``queued_at`` is where they stood (negative: not in the queue), valid while the queue keeps
     its ``layout``; ``forgotten`` are the keys that granted blocks lost (empty for a hit).
     """
 
@@ -48,10 +54,10 @@ class PoolCopy(NamedTuple):
     """A copy of a `BlockPool`."""
 
     arrays: tuple[Ints, ...]
-    block_of: Ints
     counts: tuple[int, int, int, int, int]
-    passed: int
-    pending: tuple[Ints, ...]
+    fences: tuple[int, int]
+    pending: tuple[tuple[int, Ints], ...]
+    key_room: int
 
 
 class BlockPool:
@@ -67,22 +73,22 @@ class BlockPool:
         self.key: Ints = np.full(num_blocks, NO_KEY, dtype=np.int64)
         self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.uses: Ints = np.zeros(num_blocks, dtype=np.int64)
-        self.block_of: Ints = np.full(16, -1, dtype=np.int64)
+        self.index = KeyIndex()
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
-        self._queue: Ints = np.empty(3 * num_blocks + 1, dtype=np.int64)
+        self._queue: Ints = np.full(3 * num_blocks + 1, _HOLE, dtype=np.int64)
         self._queue[num_blocks : 2 * num_blocks] = np.arange(num_blocks)
         self._position: Ints = np.arange(num_blocks, 2 * num_blocks, dtype=np.int64)
         self._head = num_blocks
         self._tail = 2 * num_blocks
         self._layout = 0
         self.available = num_blocks
-        # Waiting blocks in order of release, each at most once; those hit meanwhile drop out when
-        # the next fence passes.
-        self.pending: list[Ints] = []
-        self._listed: Ints = np.zeros(num_blocks, dtype=np.int64)
+        # Waiting blocks in order of release, each at most once, with the oldest fence among them;
+        # those hit meanwhile drop out when their fence passes.
+        self.pending: list[tuple[int, Ints]] = []
         self.pending_count = 0
         self.passed = 0
+        self._newest_fence = 0
 
     # -- allocation ---------------------------------------------------------------------------
 
@@ -108,17 +114,18 @@ class BlockPool:
         if count > self.available:
             raise KernelBug(f"{count} blocks taken, {self.available} available")
         if not count:
-            return Receipt(EMPTY, EMPTY, self._layout, EMPTY)
+            return _NOTHING
         blocks = self.peek(count)
         queued_at = self._position[blocks]
-        self._head = int(queued_at[-1]) + 1
-        self._leave_queue(blocks, queued_at)
+        after = int(queued_at[-1]) + 1
+        self._queue[self._head : after] = _HOLE
+        self._head = after
+        self._position[blocks] = _HELD
+        self.available -= count
         self.references[blocks] = 1
         forgotten = self.key[blocks]
-        (keyed,) = (forgotten >= 0).nonzero()
-        if len(keyed):
-            self.block_of[forgotten[keyed]] = -1
-            self.key[blocks] = NO_KEY
+        self.index.drop(forgotten)
+        self.key[blocks] = NO_KEY
         return Receipt(blocks, queued_at, self._layout, forgotten)
 
     def give_back(self, receipt: Receipt) -> None:
@@ -131,10 +138,8 @@ class BlockPool:
             self._return_home(blocks, receipt.queued_at)
         else:
             self._return_first(blocks)
-        keyed = np.flatnonzero(receipt.forgotten >= 0)
-        keyed = keyed[self.block_of[receipt.forgotten[keyed]] < 0]
-        self.key[blocks[keyed]] = receipt.forgotten[keyed]
-        self.block_of[receipt.forgotten[keyed]] = blocks[keyed]
+        lost = (receipt.forgotten >= 0) & (self.index.find(receipt.forgotten) < 0)
+        self._name(blocks[lost], receipt.forgotten[lost])
 
     def release(self, blocks: Ints, fence: int) -> int:
         """Drop one reference of each block; return how many got none left.
@@ -148,14 +153,15 @@ class BlockPool:
         if left[left.argmin()] < 0:
             raise KernelBug("a block was released more often than it was taken")
         self.references[blocks] = left
-        loose = blocks[left == 0][::-1]
+        loose = blocks[::-1] if not np.count_nonzero(left) else blocks[left == 0][::-1]
         if fence > self.passed:
             # Also of blocks that others hold: whoever lets go last must wait for this row too.
             self.fence[blocks] = np.maximum(self.fence[blocks], fence)
-        waits = self.fence[loose] > self.passed
-        waiting = int(np.count_nonzero(waits))
-        if waiting:
-            self._wait(loose[waits])
+            self._newest_fence = max(self._newest_fence, fence)
+            self._wait(loose, fence)
+        elif self._newest_fence > self.passed:
+            waits = self.fence[loose] > self.passed
+            self._wait(loose[waits], self.passed + 1)
             self._append(loose[~waits])
         else:
             self._append(loose)
@@ -174,68 +180,76 @@ class BlockPool:
         self.references[blocks] = 0
         self._return_first(blocks)
 
-    def _wait(self, blocks: Ints) -> None:
-        """Let blocks wait for their fences; one that was hit meanwhile is listed already."""
+    def _wait(self, blocks: Ints, oldest: int) -> None:
+        """Let blocks wait for their fences, of which ``oldest`` is a lower bound."""
         self.pending_count += len(blocks)
-        new = blocks[self._listed[blocks] == 0]
+        new = blocks[self._position[blocks] == _HELD]
+        self._position[blocks] = _WAITING
         if len(new):
-            self._listed[new] = 1
-            self.pending.append(new)
+            self.pending.append((oldest, new))
 
     def pass_fence(self, passed: int) -> None:
         """Every batch up to ``passed`` is back: blocks that waited for them may be used again."""
         self.passed = passed
         if not self.pending:
             return
-        still: list[Ints] = []
-        for blocks in self.pending:
-            self._listed[blocks] = 0
-            loose = blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]
-            ready = self.fence[loose] <= passed
-            freed = int(np.count_nonzero(ready))
-            self._append(loose[ready])
-            self.pending_count -= freed
-            if freed < len(loose):
-                kept = loose[~ready]
-                self._listed[kept] = 1
-                still.append(kept)
+        still: list[tuple[int, Ints]] = []
+        for oldest, listed in self.pending:
+            if oldest > passed:
+                still.append((oldest, listed))
+                continue
+            fences = self.fence[listed]
+            waits = fences > passed
+            if np.count_nonzero(waits):
+                still.append((int(fences[waits].min()), listed[waits]))
+                self._let_go(listed[~waits])
+            else:
+                self._let_go(listed)
         self.pending = still
+
+    def _let_go(self, listed: Ints) -> None:
+        """Put blocks whose fence has passed in the queue, but for those that were hit meanwhile."""
+        where = self._position[listed]
+        waited = where == _WAITING
+        if np.count_nonzero(waited) < len(listed):
+            self._position[listed[where == _HELD_AND_LISTED]] = _HELD
+            listed = listed[waited]
+        self.pending_count -= len(listed)
+        self._append(listed)
 
     def drop_fence(self, fence: int) -> None:
         """Nothing will touch what waits for exactly ``fence``: it may be used again."""
-        for blocks in self.pending:
-            self.fence[blocks[self.fence[blocks] == fence]] = 0
+        for place, (oldest, blocks) in enumerate(self.pending):
+            dropped = blocks[self.fence[blocks] == fence]
+            self.fence[dropped] = 0
+            self.pending[place] = (0 if len(dropped) else oldest, blocks)
         self.pass_fence(self.passed)
 
     # -- content ------------------------------------------------------------------------------
 
     def learn_keys(self, key_max: int) -> None:
-        """Make room for keys up to ``key_max``."""
-        before = len(self.block_of)
-        if key_max >= before:
-            # In place and by a quarter: a long trace has more keys than anything else.
-            self.block_of.resize(max(before + before // 4, key_max + 1), refcheck=False)
-            self.block_of[before:] = -1
+        """Let keys up to ``key_max`` be asked for."""
+        self.index.make_room(key_max)
 
     def match(self, keys: Ints) -> Ints:
         """Return the blocks that hold the longest known prefix of ``keys``."""
-        blocks: Ints = self.block_of[keys]
+        blocks = self.index.find(keys)
         (unknown,) = (blocks < 0).nonzero()
         return blocks[: int(unknown[0])] if len(unknown) else blocks
 
     def idle_among(self, blocks: Ints) -> int:
         """Count those of ``blocks`` that stand in the queue."""
-        return int(np.count_nonzero(self._position[blocks] != _HOLE))
+        return int(np.count_nonzero(self._position[blocks] >= 0))
 
     def hit(self, blocks: Ints) -> Receipt:
         """Take matched blocks into use, shared with whoever holds them already."""
         if not len(blocks):
-            return Receipt(EMPTY, EMPTY, self._layout, EMPTY)
+            return _NOTHING
         queued_at = self._position[blocks]
-        queued = queued_at != _HOLE
-        self._leave_queue(blocks[queued], queued_at[queued])
-        waiting = ~queued & (self.references[blocks] == 0)
-        self.pending_count -= int(waiting.sum())
+        self._leave_queue(blocks[queued_at >= 0], queued_at[queued_at >= 0])
+        waiting = blocks[queued_at == _WAITING]
+        self._position[waiting] = _HELD_AND_LISTED
+        self.pending_count -= len(waiting)
         self.references[blocks] += 1
         return Receipt(blocks, queued_at, self._layout, EMPTY)
 
@@ -245,27 +259,30 @@ class BlockPool:
         self.references[blocks] -= 1
         loose = self.references[blocks] == 0
         waits = loose & (self.fence[blocks] > self.passed)
-        if waits.any():
-            self._wait(blocks[waits])
-        home = loose & ~waits & (receipt.queued_at != _HOLE) & (receipt.layout == self._layout)
+        self._wait(blocks[waits], self.passed + 1)
+        home = loose & ~waits & (receipt.queued_at >= 0) & (receipt.layout == self._layout)
         self._return_home(blocks[home], receipt.queued_at[home])
         self._append(blocks[loose & ~waits & ~home][::-1])
 
     def commit(self, blocks: Ints, keys: Ints) -> None:
         """Give written blocks their content's identity; the newest block with a key keeps it."""
-        before = self.block_of[keys]
-        self.key[before[before >= 0]] = NO_KEY
-        self.block_of[keys] = blocks
-        self.key[blocks] = np.where(self.block_of[keys] == blocks, keys, NO_KEY)
+        before = self.index.find(keys)
+        if np.count_nonzero(before >= 0):
+            self.key[before[before >= 0]] = NO_KEY
+        self._name(blocks, keys)
         self.uses[blocks] = 0
+
+    def _name(self, blocks: Ints, keys: Ints) -> None:
+        self.index.put(keys, blocks)
+        self.key[blocks] = keys
 
     def quiet(self) -> bool:
         """Tell whether no block with a key is held or pending."""
-        return not (self._position[self.key >= 0] == _HOLE).any()
+        return not (self._position[self.key >= 0] < 0).any()
 
     def forget_all(self) -> None:
         """Drop every key."""
-        self.block_of[:] = -1
+        self.index.clear()
         self.key[:] = NO_KEY
 
     # -- the queue ----------------------------------------------------------------------------
@@ -276,7 +293,7 @@ class BlockPool:
 
     def _leave_queue(self, blocks: Ints, queued_at: Ints) -> None:
         self._queue[queued_at] = _HOLE
-        self._position[blocks] = _HOLE
+        self._position[blocks] = _HELD
         self.available -= len(blocks)
 
     def _return_home(self, blocks: Ints, queued_at: Ints) -> None:
@@ -316,21 +333,26 @@ class BlockPool:
         """Return a copy of everything, for `restore`."""
         return PoolCopy(
             tuple(array.copy() for array in self._arrays()),
-            self.block_of.copy(),
             (self._head, self._tail, self._layout, self.available, self.pending_count),
-            self.passed,
+            (self.passed, self._newest_fence),
             tuple(self.pending),
+            self.index.room,
         )
 
     def restore(self, saved: PoolCopy) -> None:
         """Return to a `snapshot` of this pool."""
         for array, copy in zip(self._arrays(), saved.arrays, strict=True):
             array[:] = copy
-        self.block_of = saved.block_of.copy()
         self._head, self._tail, self._layout, self.available, self.pending_count = saved.counts
-        self.passed = saved.passed
+        self.passed, self._newest_fence = saved.fences
         self.pending = list(saved.pending)
+        keyed = np.flatnonzero(self.key >= 0)
+        self.index = KeyIndex()
+        self.index.make_room(saved.key_room - 1)
+        self.index.put(self.key[keyed], keyed)
 
     def _arrays(self) -> tuple[Ints, ...]:
-        whole = self.references, self.key, self.fence, self.uses, self._listed
-        return *whole, self._queue, self._position
+        return self.references, self.key, self.fence, self.uses, self._queue, self._position
+
+
+_NOTHING: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)

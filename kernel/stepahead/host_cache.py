@@ -72,7 +72,7 @@ def untouched(state: State) -> int:
     if not state.config.write_back:
         return pool.available
     keys = pool.key[pool.queued()]
-    lost = (keys >= 0) & (state.pages.block_of[keys] < 0)
+    lost = (keys >= 0) & (state.pages.index.find(keys) < 0)
     return int(lost.argmax()) if lost.any() else pool.available
 
 
@@ -85,7 +85,7 @@ def _touch(state: State, keys: Ints) -> None:
 
 def _without_copy(state: State, keys: Ints) -> Ints:
     """Return the places in ``keys`` of those that neither are on the host nor on their way."""
-    places = np.flatnonzero(state.pages.block_of[keys] < 0)
+    places = np.flatnonzero(state.pages.index.find(keys) < 0)
     storing = state.ledger.storing
     if not storing:
         return places

@@ -171,7 +171,9 @@ def _able(state: State) -> Ints:
     """Return the seats of the requests that can have a row, in rank order."""
     columns, order = state.columns, state.order
     goes_on = columns.scheduled[order] < columns.final[order] - 1
-    goes_on &= columns.intent[order] == Intent.NONE.value
+    intents = columns.intent[order]
+    if np.count_nonzero(intents):
+        goes_on &= intents == Intent.NONE.value
     return order if np.count_nonzero(goes_on) == len(order) else order[goes_on]
 
 

@@ -50,22 +50,26 @@ def reserve(
     columns.table[seats[rows], slots] = grant.blocks
     columns.blocks[seats] = held + needs
     columns.scheduled[seats] = ends
-    resting = _RESTING[columns.state[seats]]
-    if np.count_nonzero(resting):
-        state.move(seats[resting], RequestTrigger.SELECT)
+    if not state.outstanding:
+        state.move(seats, RequestTrigger.SELECT)
+    else:
+        resting = seats[_RESTING[columns.state[seats]]]
+        if len(resting):
+            state.move(resting, RequestTrigger.SELECT)
     samples = ends >= columns.known[seats]
     decoding = (ends > columns.prompt[seats]) & (counts == 1) & samples
     decode = np.count_nonzero(decoding) == len(seats)
+    epochs = columns.epoch[seats]
     batch = Batch(
         batch_id=state.next_batch,
         seats=seats,
         handles=columns.handle[seats],
-        epochs=columns.epoch[seats],
+        epochs=epochs,
         positions=positions,
         ends=ends,
         samples=samples,
         decode=decode,
-        live=np.ones(len(seats), dtype=bool),
+        live=state.all_live[: len(seats)],
         grant=grant,
         grant_rows=rows,
         hits=hits,
@@ -78,7 +82,8 @@ def reserve(
     state.next_batch += 1
     state.outstanding.append(batch)
     table_rows, table_slots, blocks = _with_prefixes(state, batch, rows, slots)
-    history = (EMPTY, EMPTY, EMPTY) if decode else _history(state, batch)
+    again = not decode and np.count_nonzero(epochs) > 0
+    history = _history(state, batch) if again else (EMPTY, EMPTY, EMPTY)
     return batch, PrepareBatch(
         batch_id=batch.batch_id,
         seats=seats,
@@ -111,8 +116,8 @@ def _growth(growing: Ints, needs: Ints, held: Ints, count: int) -> tuple[Ints, I
     """Return row and table slot of each of ``count`` new blocks, in order."""
     if count == len(growing):
         return growing, held[growing]
-    rows = np.repeat(growing, needs[growing])
-    before = np.cumsum(needs) - needs
+    rows = growing.repeat(needs[growing])
+    before = needs.cumsum() - needs
     return rows, (held - before)[rows] + np.arange(count)
 
 

@@ -178,6 +178,9 @@ class State:
         )
         self.wake: Wake | None = None
         self.joinable = False
+        #: The live rows of a batch that has lost none; shape ``(rows per batch at most,)``.
+        self.all_live: Mask = np.ones(config.max_concurrency, dtype=bool)
+        self.all_live.flags.writeable = False
         self.now = 0
         self.next_batch = 1
         self.next_handle = 1
@@ -201,9 +204,21 @@ class State:
             raise REQUEST.refusal(ident, REQUEST.states[int(before[row])], trigger)
         self.columns.state[seats] = after
 
+    def move_one(self, seat: int, trigger: RequestTrigger) -> RequestState:
+        """Give the request in ``seat`` the trigger; return its new state.
+
+        Raises:
+            IllegalTransition: it is in no state that accepts it.
+        """
+        column = self.columns.state
+        ident, before = str(self.columns.handle[seat]), REQUEST.states[column[seat]]
+        after = REQUEST.next_state(ident, before, trigger)
+        column[seat] = REQUEST.number[after]
+        return after
+
     def stays(self, seats: Ints) -> list[Stay]:
         """Return the live requests in ``seats``, in that order."""
-        found = (self.seated[int(seat)] for seat in seats)
+        found = (self.seated[seat] for seat in seats.tolist())
         return [stay for stay in found if stay is not None]
 
     # -- rows in flight -----------------------------------------------------------------------
@@ -283,7 +298,7 @@ class State:
 
     def preempt(self, stay: Stay) -> None:
         """Send a request without outstanding rows back to the waiting line, at its old rank."""
-        self.move(np.array([stay.seat]), RequestTrigger.PREEMPT)
+        self.move_one(stay.seat, RequestTrigger.PREEMPT)
         stay.settled_before = int(self.columns.settled[stay.seat])
         self.requeue(stay)
         self.counters.preemptions += 1
@@ -307,8 +322,7 @@ class State:
             self.waiting.remove(stay)
             self.steady = None
         else:
-            self.move(np.array([seat]), trigger)
-            stay.state = REQUEST.states[int(self.columns.state[seat])]
+            stay.state = self.move_one(seat, trigger)
             outputs = int(self.columns.known[seat] - self.columns.prompt[seat])
             for batch in self.outstanding:
                 row = batch.row_of(seat)

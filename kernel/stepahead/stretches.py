@@ -22,7 +22,7 @@ from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Repeat:
     """How a steady state would go on.
 
@@ -200,7 +200,7 @@ def _growth(state: State, steady: Steady, turns: int) -> Growth:
     columns, size, seats = state.columns, state.config.block_size, steady.seats
     scheduled, held = columns.scheduled[seats], columns.blocks[seats]
     new = (scheduled + (turns + size - 1)) // size - held
-    rows = np.repeat(np.arange(len(seats)), new)
+    rows = np.arange(len(seats)).repeat(new)
     slots = (held - (new.cumsum() - new))[rows] + np.arange(len(rows))
     block_turns = slots * size - scheduled[rows]
     # Rows ascend already, so that a stable sort by turn leaves them in order.

@@ -27,7 +27,13 @@ from numpy.typing import NDArray
 from stepahead.errors import IllegalTransition, TableError
 
 
-class RequestState(Enum):
+class Symbol(Enum):
+    """An Enum for hot dictionaries: members are singletons, so they hash by identity, in C."""
+
+    __hash__ = object.__hash__
+
+
+class RequestState(Symbol):
     """Where a request is; values are the words of the trace."""
 
     QUEUED = "queued"
@@ -38,7 +44,7 @@ class RequestState(Enum):
     CANCELLED = "cancelled"
 
 
-class RequestTrigger(Enum):
+class RequestTrigger(Symbol):
     """What moves a request along an edge."""
 
     SELECT = "select"
@@ -52,7 +58,7 @@ class RequestTrigger(Enum):
     FAIL = "fail"
 
 
-class BatchState(Enum):
+class BatchState(Symbol):
     """Where a batch is."""
 
     QUEUED = "queued"
@@ -63,7 +69,7 @@ class BatchState(Enum):
     CANCELLED = "cancelled"
 
 
-class BatchTrigger(Enum):
+class BatchTrigger(Symbol):
     """What moves a batch along an edge."""
 
     PREPARE = "prepare"

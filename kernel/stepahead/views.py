@@ -354,10 +354,9 @@ def _audit_pages(state: State) -> list[str]:
 
 def _audit_keys(pool: BlockPool, name: str) -> list[str]:
     keyed = np.flatnonzero(pool.key >= 0)
-    forward = pool.block_of[pool.key[keyed]] != keyed
-    known = np.flatnonzero(pool.block_of >= 0)
-    backward = pool.key[pool.block_of[known]] != known
-    if forward.any() or backward.any():
+    keys, blocks = pool.index.known()
+    order = blocks.argsort()
+    if not np.array_equal(blocks[order], keyed) or (pool.key[blocks] != keys).any():
         return [f"{name} to key and key to {name} disagree"]
     return []
 
@@ -409,7 +408,8 @@ def digest(state: State) -> str:
             hasher.update(len(data).to_bytes(8, "little") + data)
 
     feed(pool.queued(), pool.references, pool.key)
-    feed(np.where(pool.fence > pool.passed, pool.fence, 0), pool.passed, *pool.pending)
+    feed(np.where(pool.fence > pool.passed, pool.fence, 0), pool.passed)
+    feed(np.concatenate([EMPTY, *(blocks for _, blocks in pool.pending)]))
     for stay in state.live.values():
         feed(stay.request_id, stay.handle, stay.rank, stay.prompt, stay.final, stay.floor, stay.eos)
         feed(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-import numpy as np
-
 from stepahead.kernel import Kernel
 from stepahead_specs.records import Account, BlockAccount, RequestAccount
 
@@ -13,8 +11,7 @@ from stepahead_specs.records import Account, BlockAccount, RequestAccount
 def account(kernel: Kernel) -> Account:
     """Read the whole state of a kernel."""
     audit = kernel.audit()
-    block_of = kernel.pool.block_of
-    keyed = np.flatnonzero(block_of >= 0)
+    keys, keyed = kernel.pool.index.known()
     return Account(
         requests={
             request.handle: RequestAccount(
@@ -36,7 +33,7 @@ def account(kernel: Kernel) -> Account:
             for block in kernel.blocks()
         ],
         queue=kernel.pool.queued().tolist(),
-        index=dict(zip(keyed.tolist(), block_of[keyed].tolist(), strict=True)),
+        index=dict(zip(keys.tolist(), keyed.tolist(), strict=True)),
         seats_free=audit.free_seats,
         seats_draining=audit.draining_seats,
         seats=kernel.config.max_concurrency * (kernel.config.lookahead + 2),

@@ -108,7 +108,7 @@ def abstract(saved: Snapshot, arrived: int, requests: int) -> Abstract:
                     column["intent"] == Intent.PREEMPT.value,
                 )
             )
-    fences = [int(saved.pool.arrays[2][b]) for blocks in saved.pool.pending for b in blocks]
+    fences = [int(saved.pool.arrays[2][b]) for _, blocks in saved.pool.pending for b in blocks]
     batches = tuple(_batch(batch, fences) for batch in saved.batches[saved.filled :])
     return Abstract(tuple(seen), batches, saved.filled)
 

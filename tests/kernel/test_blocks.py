@@ -205,14 +205,14 @@ def test_a_waiting_block_that_is_hit_and_given_back_is_listed_once() -> None:
     blocks = pool.take(2).blocks
     pool.commit(blocks, np.array([7, 8]))
     pool.release(blocks, 1)
-    before = [listed.tolist() for listed in pool.pending]
+    before = [listed.tolist() for _, listed in pool.pending]
     for _ in range(3):
         pool.undo_hit(pool.hit(pool.match(np.array([7, 8]))))
-        assert [listed.tolist() for listed in pool.pending] == before
+        assert [listed.tolist() for _, listed in pool.pending] == before
         assert pool.pending_count == 2
     for _ in range(3):
         pool.release(pool.hit(pool.match(np.array([7]))).blocks, 1)
-        assert [listed.tolist() for listed in pool.pending] == before
+        assert [listed.tolist() for _, listed in pool.pending] == before
     pool.pass_fence(1)
     assert pool.queued().tolist() == [1, 0]
     assert (pool.pending, pool.pending_count) == ([], 0)

@@ -71,9 +71,9 @@ class _Pool:
                 f"{len(self.queue)} blocks are read from the queue of a snapshot that has "
                 f"{available}; bring this module in step with BlockPool.snapshot"
             )
-        self.passed = pool.passed
+        self.passed = pool.fences[0]
         self.outstanding = [batch.batch_id for batch in saved.batches[saved.filled :]]
-        self.pending: list[int] = [int(block) for blocks in pool.pending for block in blocks]
+        self.pending: list[int] = [int(block) for _, blocks in pool.pending for block in blocks]
         self.names = _Names()
 
     def waits(self, fence: int) -> tuple[int, bool]:

@@ -52,14 +52,14 @@ def a_request_is_released_before_its_blocks_are_published() -> Edits:
 def a_reused_block_stays_in_the_index() -> Edits:
     """A block that is handed out forgets its key, and the key still leads to it."""
     return [
-        Edit("BlockPool.take", "        self.block_of[forgotten[keyed]] = -1\n", ""),
+        Edit("BlockPool.take", "    self.index.drop(forgotten)\n", ""),
     ]
 
 
 @mutant("M19", "B67", expects=("INV-5", "INV-6"))
 def a_reused_block_keeps_its_key() -> Edits:
     """A block that is handed out leaves the index and keeps its key."""
-    return [Edit("BlockPool.take", "        self.key[blocks] = NO_KEY\n", "        pass\n")]
+    return [Edit("BlockPool.take", "    self.key[blocks] = NO_KEY\n", "")]
 
 
 @mutant("B69", expects=("INV-6",))
@@ -102,8 +102,8 @@ def an_undone_grant_restores_a_wrong_key() -> Edits:
     return [
         Edit(
             "BlockPool.give_back",
-            "    keyed = keyed[self.block_of[receipt.forgotten[keyed]] < 0]\n",
-            "",
+            "(receipt.forgotten >= 0) & (self.index.find(receipt.forgotten) < 0)",
+            "receipt.forgotten >= 0",
         )
     ]
 

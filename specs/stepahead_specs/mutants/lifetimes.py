@@ -100,11 +100,11 @@ def a_release_returns_early() -> Edits:
 def the_line_of_free_blocks_takes_a_block_twice() -> Edits:
     """A block that waits for a fence is listed, and put in line, for every time it was released."""
     return [
-        Edit("BlockPool._wait", "new = blocks[self._listed[blocks] == 0]", "new = blocks"),
+        Edit("BlockPool._wait", "blocks[self._position[blocks] == _HELD]", "blocks"),
         Edit(
-            "BlockPool.pass_fence",
-            "blocks[(self.references[blocks] == 0) & (self._position[blocks] == _HOLE)]",
-            "blocks[self.references[blocks] == 0]",
+            "BlockPool._let_go",
+            "listed = listed[waited]",
+            "listed = listed[where != _HELD_AND_LISTED]",
         ),
     ]
 
@@ -190,8 +190,8 @@ def pruned_rows_free_more_than_their_own() -> Edits:
     return [
         Edit(
             "BlockPool.drop_fence",
-            "self.fence[blocks[self.fence[blocks] == fence]] = 0",
-            "self.fence[blocks] = 0",
+            "dropped = blocks[self.fence[blocks] == fence]",
+            "dropped = blocks",
         )
     ]
 

@@ -1,0 +1,91 @@
+"""The key index against a dictionary, over keys that spread far wider than its pages."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from stepahead.index import UNKNOWN, KeyIndex
+
+# Neighbours within a page, at its edges, and pages far apart.
+KEYS = st.builds(
+    lambda page, place: (page << 9) + place,
+    st.sampled_from([0, 1, 2, 3, 50, 1 << 20]),
+    st.sampled_from([0, 1, 255, 510, 511]),
+)
+SOME = st.lists(KEYS, unique=True, max_size=8)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Keys are put, found, dropped; a dictionary does the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = KeyIndex()
+        self.index.make_room((1 << 29) + 511)
+        self.plain: dict[int, int] = {}
+
+    @rule(keys=SOME, first=st.integers(0, 99))
+    def put(self, keys: list[int], first: int) -> None:
+        """Distinct keys lead to their blocks from now on."""
+        blocks = range(first, first + len(keys))
+        self.index.put(np.array(keys, dtype=np.int64), np.array(blocks, dtype=np.int64))
+        self.plain.update(zip(keys, blocks, strict=True))
+
+    @rule(keys=SOME, none=st.lists(st.just(UNKNOWN), max_size=2))
+    def drop(self, keys: list[int], none: list[int]) -> None:
+        """Known or not, a key is not known any more; "no key" is nothing."""
+        self.index.drop(np.array([*keys, *none], dtype=np.int64))
+        for key in keys:
+            self.plain.pop(key, None)
+
+    @rule(keys=SOME)
+    def find(self, keys: list[int]) -> None:
+        """What was put last is found, and nothing else."""
+        found = self.index.find(np.array(keys, dtype=np.int64))
+        assert found.tolist() == [self.plain.get(key, UNKNOWN) for key in keys]
+
+    @rule()
+    def clear(self) -> None:
+        """All is forgotten."""
+        self.index.clear()
+        self.plain.clear()
+
+    @invariant()
+    def agrees(self) -> None:
+        """Both know the same."""
+        keys, blocks = self.index.known()
+        assert keys.tolist() == sorted(self.plain)
+        assert dict(zip(keys.tolist(), blocks.tolist(), strict=True)) == self.plain
+        assert self.index.find(np.array([UNKNOWN])).tolist() == [UNKNOWN]
+
+
+def test_the_index_agrees_with_a_dictionary_whatever_is_asked_of_it() -> None:
+    """Put, find, drop and forget, in any sequence."""
+    run_state_machine_as_test(IndexMachine)
+
+
+def test_its_memory_follows_the_known_keys_not_the_largest_one() -> None:
+    """A million contents that come and go need no more cells than the thousand known at a time."""
+    index = KeyIndex()
+    blocks = np.arange(1000)
+    sizes: set[int] = set()
+    for first in range(0, 1_000_000, 1000):
+        keys = np.arange(first, first + 1000)
+        index.make_room(first + 999)
+        index.put(keys, blocks)
+        sizes.add(index.size)
+        index.drop(keys)
+    assert max(sizes) <= 8 * 1024
+
+
+def test_a_page_that_is_taken_back_may_be_one_that_is_wanted() -> None:
+    """Room for a new page comes from an empty one, even if the same call writes to that one."""
+    index = KeyIndex()
+    index.make_room(10_000)
+    for first in range(0, 8192, 512):
+        keys = np.arange(first, first + 600)
+        index.put(keys, keys)
+        assert index.find(keys).tolist() == keys.tolist()
+        index.drop(keys)

@@ -246,6 +246,11 @@ class Judge:
             seen.stray("INV-26", f"batch {fact.batch} has tokens {fact.tokens} for other rows")
             batch.state = FILLED
             return
+        drafts = [row.drafts for row in batch.rows if row.samples]
+        if any(not 1 <= len(s) <= d + 1 for s, d in zip(sampled, drafts, strict=True)):
+            seen.stray("INV-36", f"batch {fact.batch} has tokens {fact.tokens} for other drafts")
+            batch.state = FILLED
+            return
         seen.executed(fact.batch, sampled)
         for token in seen.now.returned:
             self._contents.grow(token.handle, token.value)

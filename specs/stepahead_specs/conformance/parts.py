@@ -58,6 +58,8 @@ NEEDS: Final[Mapping[str, tuple[Part, ...]]] = {
     "outputs_are_those_of_a_run_alone": (Part.PROMISES,),
     "ends_are_those_of_a_run_alone": (Part.PROMISES,),
     "an_end_follows_from_the_tokens": (),
+    "drafts_follow_one_sampled_token": (),
+    "a_rejected_draft_leaves_nothing": (Part.COUNTS,),
 }
 
 #: Rules that a history cannot feed, with the reason.
@@ -79,6 +81,8 @@ NEVER: Final[Mapping[str, str]] = {
     "the_first_in_line_is_let_in_while_there_is_room": (
         "when a request is admitted is the engine's policy"
     ),
+    "no_row_is_left_out_for_a_draft": "how full a batch should be is the engine's policy",
+    "drafts_take_what_is_left": "how full a batch should be is the engine's policy",
     "a_refusal_has_a_reason_that_holds": "reasons of refusals are the engine's own words",
     "idle_means_that_nothing_is_left": "whether the engine calls itself idle is not told",
 }
@@ -89,7 +93,7 @@ _WAIVED: Final = "waived by the adapter"
 NOT_DRIVEN: Final = (
     "batches that the host refuses, device failures, pauses, cache resets, wake-ups",
     "KV transfers, cache tiers and several devices",
-    "speculative decoding (more than one token per row) and structured output",
+    "speculative decoding (a history may have it) and structured output",
     "requests that can never fit, and ids that are still live",
     "time: only the order of calls counts",
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from stepahead_specs.invariants.registry import invariant
 from stepahead_specs.invariants.service import nobody_lacks, spare_blocks
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import RequestAccount
+from stepahead_specs.records import QUEUED, RequestAccount
 
 
 @invariant("INV-36", source="design: speculation is eager, and goes by a sampled token")
@@ -30,7 +30,7 @@ def a_rejected_draft_leaves_nothing(seen: Observation) -> Iterator[str]:
         return
     for handle, account in seen.account.requests.items():
         request = seen.requests.get(handle)
-        if request is None or not request.live or account.seat is None:
+        if request is None or not request.live or account.state == QUEUED:
             continue
         if account.settled > request.known - 1:
             yield (

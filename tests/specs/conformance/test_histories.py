@@ -186,3 +186,82 @@ def test_a_file_that_is_no_history_is_refused(
     with pytest.raises(HistoryError) as caught:
         check_history(path)
     assert str(caught.value) == f"{path}:{sentence}"
+
+
+SPECULATING: dict[str, Any] = OPENED | {
+    "limits": OPENED["limits"] | {"lookahead": 0, "num_speculative_tokens": 2}
+}
+GUESSED: list[dict[str, Any]] = [
+    SUBMITTED | {"max_tokens": 6},
+    {"fact": "prepared", "batch": 1, "rows": [ROW]},
+    {"fact": "dispatched", "batch": 1, "inputs": [[11, 12]]},
+    {"fact": "completed", "batch": 1, "tokens": [7], "emitted": [[0, 7]]},
+    {
+        "fact": "prepared",
+        "batch": 2,
+        "rows": [ROW | {"position": 2, "count": 3, "blocks": [0, 1, 2], "drafts": 2}],
+    },
+    {"fact": "dispatched", "batch": 2, "inputs": [[7]]},
+    {"fact": "completed", "batch": 2, "tokens": [[8, 9]], "emitted": [[0, 8], [0, 9]]},
+    {
+        "fact": "prepared",
+        "batch": 3,
+        "rows": [ROW | {"position": 4, "count": 3, "blocks": [0, 1, 3, 2], "drafts": 2}],
+    },
+    {"fact": "dispatched", "batch": 3, "inputs": [[9]]},
+    {
+        "fact": "completed",
+        "batch": 3,
+        "tokens": [[1, 2, 3]],
+        "emitted": [[0, 1], [0, 2], [0, 3]],
+        "finished": [[0, "length"]],
+    },
+    {"fact": "drained"},
+]
+
+
+def test_a_history_with_drafts_passes(tmp_path: Path) -> None:
+    """One of two drafts is right, then both; the block of the rejected one is another's again."""
+    assert check_history(written(tmp_path, SPECULATING, *GUESSED)).violations == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "text"),
+    [
+        (8, {"tokens": [[8, 9, 1, 2]]}, "batch 2 has tokens ((8, 9, 1, 2),) for other drafts"),
+        (
+            8,
+            {
+                "state": {
+                    "free": [3],
+                    "held": {"0": [0, 1, 2]},
+                    "counts": {"0": {"known": 5, "scheduled": 5, "settled": 5}},
+                }
+            },
+            "request 0 has 5 settled positions, and its 5 known tokens can have 4",
+        ),
+        (8, {"emitted": [[0, 8]]}, "output 2 of request 0 from batch 2 is lost"),
+        (
+            9,
+            {"rows": [ROW | {"position": 5, "count": 1, "blocks": [0, 1, 2]}]},
+            "the row of request 0 in batch 3 starts at 5, the one before ended at 4",
+        ),
+        (
+            9,
+            {"rows": [ROW | {"position": 4, "count": 4, "blocks": [0, 1, 2, 3], "drafts": 3}]},
+            (
+                "the row of request 0 in batch 3 reads 1 known tokens from 4 on and has 3 drafts, "
+                "2 may be"
+            ),
+        ),
+    ],
+)
+def test_a_wrong_fact_about_drafts_is_named(
+    tmp_path: Path, line: int, change: dict[str, Any], text: str
+) -> None:
+    """A scheduler that goes on behind rejected positions, or loses a token, is found out."""
+    facts = [dict(fact) for fact in GUESSED[: line - 1]]
+    facts[line - 2] |= change
+    checked = check_history(written(tmp_path, SPECULATING, *facts))
+    assert checked.line == line
+    assert any(text in violation.sentence for violation in checked.violations)

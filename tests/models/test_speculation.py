@@ -302,11 +302,9 @@ def test_a_draft_is_the_token_to_come_or_another_one(probability_ppm: int) -> No
     oracle = np.stack([_reference(workload, request, 40) for request in range(3)])
     # Forward, as a run goes, with a step back as after an undone selection.
     for offset in (1, 2, 3, 8, 6, 21, 1):
-        rows = np.array([2, 0])
-        counts = np.array([7, 3])
-        drafts = drafter.propose(rows, np.full(2, offset), counts)
+        drafts = drafter.propose(np.array([2, 0]), np.full(2, offset), np.array([7, 3]))
         assert drafts.shape == (7, 2)
-        for column, (row, count) in enumerate(zip(rows, counts, strict=True)):
+        for column, (row, count) in enumerate(((2, 7), (0, 3))):
             ahead = np.arange(offset, offset + count)
             right = acceptance.right(acceptance.draw(np.array([row]), ahead))
             assert ((drafts[:count, column] == oracle[row, ahead]) == right).all()

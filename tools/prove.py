@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from stepahead_specs.explorer import Bounds, Options, explore, report
-from stepahead_specs.machines import CrowdedMachine, KernelMachine
+from stepahead_specs.machines import CrowdedMachine, DraftingMachine, KernelMachine
 from stepahead_specs.mutants import MUSEUM
 from stepahead_specs.mutants.hunt import Hunted, hunt
 from stepahead_specs.mutants.tables import EQUIVALENT, cells, hunt_cell
@@ -37,6 +37,7 @@ LADDER: Final = (
     Bounds(requests=2, blocks=3, tokens=3, prune=True),
     Bounds(requests=2, blocks=4, tokens=2, prompts=(2,), caching=True),
     Bounds(requests=3, blocks=5, tokens=4),
+    Bounds(requests=3, blocks=5, tokens=4, lookahead=0, drafts=2, refusals=True, failures=True),
     Bounds(requests=4, blocks=8, tokens=4),
 )
 
@@ -70,7 +71,7 @@ def _words(bounds: Bounds) -> str:
     """Name the sizes, and of the rest what is not the default."""
     usual = Bounds()
     sizes = f"{bounds.requests} requests, {bounds.blocks} blocks, {bounds.tokens} tokens"
-    named = ("lookahead", "prompts", "caching", "prune", "refusals", "failures")
+    named = ("lookahead", "prompts", "caching", "prune", "drafts", "refusals", "failures")
     more = [name for name in named if getattr(bounds, name) != getattr(usual, name)]
     values = (f"{name} {getattr(bounds, name)}".removesuffix(" True") for name in more)
     return ", ".join([sizes, *values])
@@ -78,7 +79,11 @@ def _words(bounds: Bounds) -> str:
 
 def machines(options: argparse.Namespace) -> Iterator[Row]:
     """The Hypothesis machines with many examples, from a seed that is printed."""
-    kinds: tuple[type[RuleBasedStateMachine], ...] = (KernelMachine, CrowdedMachine)
+    kinds: tuple[type[RuleBasedStateMachine], ...] = (
+        KernelMachine,
+        CrowdedMachine,
+        DraftingMachine,
+    )
     for kind in kinds:
         number = options.seed if options.seed is not None else SystemRandom().randrange(1 << 32)
         sys.stdout.write(f"{kind.__name__}: seed {number}\n")

@@ -79,6 +79,23 @@ def test_small_configurations_are_explored_completely(bounds: Bounds) -> None:
             None,
         ),
         (Bounds(requests=3, blocks=4, lookahead=2, priorities=(1, 0)), (1309, 4702, 4292)),
+        (
+            Bounds(requests=3, blocks=5, tokens=4, lookahead=0, drafts=2, failures=True),
+            None,
+        ),
+        (
+            Bounds(
+                requests=3,
+                blocks=4,
+                tokens=5,
+                block_size=2,
+                budget=5,
+                prompts=(1, 2, 3),
+                lookahead=0,
+                drafts=3,
+            ),
+            None,
+        ),
         (Bounds(requests=3, blocks=3, block_size=2, tokens=4, prompts=(1, 2, 3)), None),
         (Bounds(requests=3, blocks=5, tokens=2, prompts=(3, 2), caching=True, failures=True), None),
     ],

@@ -86,3 +86,16 @@ def test_every_bound_can_be_set_from_the_command_line() -> None:
         "1 requests; 3 blocks; 2 tokens; lookahead 2; prompts 2; priorities (1, 0); block size 2; "
         "rows 1; budget 4; row tokens 1; prefill first; caching; prune; refusals; failures; pauses"
     )
+
+
+def test_drafts_are_explored_without_lookahead_only() -> None:
+    """Every number of accepted drafts, or exit code 2 and the way out."""
+    done = run("--drafts", "2", "--lookahead", "0")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[0].endswith("; drafts 2")
+    done = run("--drafts", "2")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "stepahead: num_speculative_tokens=2 is not usable; give 0 with lookahead above 0, or "
+        "lookahead=0 to speculate\n"
+    )

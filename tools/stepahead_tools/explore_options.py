@@ -86,6 +86,13 @@ class ExploreOptions:
             rich_help_panel=_KERNEL,
         ),
     ] = False
+    drafts: Annotated[
+        int,
+        typer.Option(
+            help="Draft tokens per decode row at most; with --lookahead 0.",
+            rich_help_panel=_KERNEL,
+        ),
+    ] = 0
     refusals: Annotated[
         bool,
         typer.Option(

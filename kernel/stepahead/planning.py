@@ -44,7 +44,8 @@ def select(state: State) -> PrepareBatch | None:
     """Choose the rows of the next batch and reserve their blocks; None when there is no row."""
     state.wake = None
     state.joinable = False
-    if state.steady is not None and (again := _select_again(state, state.steady)) is not None:
+    steady = state.steady
+    if steady is not None and steady.decode and (again := _select_again(state, steady)) is not None:
         return again
     return _plan(state)
 
@@ -77,9 +78,9 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
         epochs=steady.epochs,
         positions=scheduled,
         ends=ends,
-        samples=steady.all_true,
+        samples=steady.samples,
         decode=True,
-        live=steady.all_true,
+        live=steady.samples,
         grant=grant,
         grant_rows=grown,
         hits={},
@@ -95,8 +96,8 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
         handles=steady.handles,
         epochs=steady.epochs,
         positions=scheduled,
-        token_counts=steady.ones,
-        samples=steady.all_true,
+        token_counts=steady.counts,
+        samples=steady.samples,
         block_rows=grown,
         block_slots=slots,
         blocks=grant.blocks,
@@ -111,10 +112,42 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
 
 def _plan(state: State) -> PrepareBatch | None:
     config = state.config
+    state.steady = None
+    seats, shares, able, complete = _running(state)
+    counts, hits = shares.counts, dict[int, Receipt]()
+    admitted: list[int] = []
+    if complete and len(state.waiting):
+        hits, admitted, shares.left = _admit(state, shares, able, seats)
+    if config.preference is BatchPreference.PREFILL_FIRST:
+        # Until now each decode row counted as served; what is left is theirs.
+        counts[shares.single[max(shares.left, 0) :]] = 0
+    if hits:
+        seats, counts = _joined(state, seats, counts, hits, admitted)
+    served = counts.nonzero()[0]
+    if len(served) < len(seats):
+        seats, counts = seats[served], counts[served]
+    if not len(seats):
+        return None
+    if config.num_speculative_tokens:
+        return speculate(state, seats, counts, hits, complete=complete)
+    batch, command = reserve(state, seats, counts, hits)
+    if complete and len(seats) == able + len(hits):
+        # Where tokens are left, who waits may join once the prompt has keyed what they need.
+        closed = shares.left < 1 or not len(state.waiting)
+        state.steady = _steady(state, batch, counts, closed=closed)
+    return command
+
+
+def _running(state: State) -> tuple[Ints, _Shares, int, bool]:
+    """Divide the token budget among the running requests, and see that the oldest get blocks.
+
+    Returns the rows' seats, what each gets, how many requests could have a row, and whether all of
+    them find the blocks that they need.
+    """
     able = _able(state)
     short = len(able)  # rows from here on compute only what fits into the blocks they hold
     while True:
-        seats = able[: config.max_concurrency]
+        seats = able[: state.config.max_concurrency]
         shares = _divide(state, seats, short)
         lacking = _first_without_block(state, seats, shares)
         if lacking is None:
@@ -125,46 +158,39 @@ def _plan(state: State) -> PrepareBatch | None:
             short = len(able)
         else:
             short = row
-    complete = short == len(able)
-    counts, hits = shares.counts, dict[int, Receipt]()
-    admitted: list[int] = []
-    if complete and len(state.waiting):
-        hits, admitted, shares.left = _admit(state, shares, len(able), seats)
-    if config.preference is BatchPreference.PREFILL_FIRST:
-        # Until now each decode row counted as served; what is left is theirs.
-        counts[shares.single[max(shares.left, 0) :]] = 0
-    if hits:
-        seats = np.concatenate((seats, np.array(list(hits), dtype=np.int64)))
-        counts = np.concatenate((counts, np.array(admitted, dtype=np.int64)))
-        seats, counts = _by_rank(state, seats, counts)
-    served = counts.nonzero()[0]
-    if len(served) < len(seats):
-        seats, counts = seats[served], counts[served]
-    if not len(seats):
+    return seats, shares, len(able), short == len(able)
+
+
+def _steady(state: State, batch: Batch, counts: Ints, *, closed: bool) -> Steady | None:
+    """Return the rows of a new batch if the next selections come to the same, or None.
+
+    They do while all rows decode, beside one prompt at most that gets a chunk of the same size each
+    time: the largest one, or what the others leave of the budget. With a prompt in the batch, only
+    if nobody who waits may join (``closed``).
+    """
+    columns, seats = state.columns, batch.seats
+    room = columns.final[seats] - 1 - batch.ends
+    if not batch.decode:
+        (partial,) = (~batch.samples).nonzero()
+        decoding = (batch.positions >= columns.prompt[seats]) & (counts == 1)
+        if len(partial) != 1 or np.count_nonzero(decoding) < len(seats) - 1 or not closed:
+            return None
+        row = int(partial[0])
+        left = int(columns.prompt[seats[row]] - batch.ends[row])
+        room[row] = (left - 1) // int(counts[row])
+    turns = int(room[room.argmin()])
+    if (batch.decode and batch.hits) or not (batch.decode or turns > 0):
         return None
-    if config.num_speculative_tokens:
-        return speculate(state, seats, counts, hits, complete=complete)
-    lasting = complete and len(seats) == len(able) and not hits
-    return _reserve(state, seats, counts, hits, lasting=lasting)
-
-
-def _reserve(
-    state: State, seats: Ints, counts: Ints, hits: dict[int, Receipt], *, lasting: bool
-) -> PrepareBatch:
-    """Make a batch of the rows; remember a row set that may be selected again."""
-    batch, command = reserve(state, seats, counts, hits)
-    if lasting and batch.decode:
-        room = state.columns.final[seats] - 1 - batch.ends
-        state.steady = Steady(
-            seats=seats,
-            handles=batch.handles,
-            epochs=batch.epochs,
-            all_true=batch.samples,
-            ones=command.token_counts,
-            volume=batch.volume,
-            turns=int(room[room.argmin()]),
-        )
-    return command
+    return Steady(
+        seats=seats,
+        handles=batch.handles,
+        epochs=batch.epochs,
+        samples=batch.samples,
+        counts=counts,
+        decode=batch.decode,
+        volume=batch.volume,
+        turns=turns,
+    )
 
 
 def _able(state: State) -> Ints:
@@ -242,8 +268,12 @@ def _blocks_needed(state: State, seats: Ints, counts: Ints) -> Ints:
     return blocks_needed(ends, columns.blocks[seats], state.config.block_size)
 
 
-def _by_rank(state: State, seats: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Bring rows, of which the last are new, into the order of their ranks."""
+def _joined(
+    state: State, seats: Ints, counts: Ints, hits: dict[int, Receipt], admitted: list[int]
+) -> tuple[Ints, Ints]:
+    """Return seats and counts of the rows with those of the admitted, in the order of ranks."""
+    seats = np.concatenate((seats, np.array(list(hits), dtype=np.int64)))
+    counts = np.concatenate((counts, np.array(admitted, dtype=np.int64)))
     by_rank = state.columns.rank[seats].argsort()
     return seats[by_rank], counts[by_rank]
 

@@ -22,6 +22,7 @@ from stepahead.commands import (
 from stepahead.drafts import take_in
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.host_cache import promote
+from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import FILLED, State
 from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
 
@@ -157,9 +158,10 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
     columns.last_token[sampled] = tokens
     state.move(seats, RequestTrigger.FILL)
     if not batch.decode:
-        _commit(state, batch)
+        computing = batch.live & (batch.positions < columns.prompt[batch.seats])
+        commit(state, batch.seats[computing])
     if batch.hits:
-        _count_prefixes(state, batch)
+        count_prefixes(state, batch)
         promote(state, batch)
     handles = columns.handle[sampled]
     finished = _finish(state, sampled, known, tokens)
@@ -196,40 +198,6 @@ def _check_identity(state: State, batch: Batch, sampled: Ints, known: Ints) -> N
         or known.tobytes() != ends.tobytes()
     ):
         raise KernelBug(f"batch {batch.batch_id} came back for rows that are not its own")
-
-
-def _commit(state: State, batch: Batch) -> None:
-    """Give the prompt blocks that are settled now their keys, in rank order."""
-    columns, size = state.columns, state.config.block_size
-    computing = batch.live & (batch.positions < columns.prompt[batch.seats])
-    for stay in state.stays(batch.seats[computing]):
-        seat = stay.seat
-        done = int(columns.committed[seat])
-        upto = min(int(columns.settled[seat]) // size, len(stay.keys))
-        if upto > done:
-            state.pool.commit(columns.table[seat, done:upto], stay.keys[done:upto])
-            columns.committed[seat] = upto
-            # The first in line may find more of its prefix now.
-            if len(state.waiting):
-                state.steady = None
-
-
-def _count_prefixes(state: State, batch: Batch) -> None:
-    """Count what the requests that the batch seated found in the cache, and what they do again.
-
-    Here and not when they are selected: an undone selection leaves no trace.
-    """
-    counters = state.counters
-    for seat in batch.hits:
-        row = batch.row_of(seat)
-        stay = state.seated[seat]
-        if row is None or stay is None or not batch.live[row]:
-            continue
-        cached = int(batch.positions[row])
-        if len(stay.keys):
-            counters.queried_tokens += stay.known
-            counters.hit_tokens += cached
-        counters.recomputed_tokens += max(0, stay.settled_before - cached)
 
 
 def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[FinishRequest]:

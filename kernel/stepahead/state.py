@@ -97,6 +97,9 @@ class Growth:
 class Steady:
     """The row set that the next selections repeat while nothing happens that could change it.
 
+    ``counts`` are the tokens that each row computes every time, ``samples`` tells which rows return
+    one: all, or, where one row is the middle of a prompt, all others. ``decode`` row sets are
+    selected again as they are; one with a prompt is planned anew every time, to the same end.
     ``turns`` counts the selections for which every row still has room. ``growth`` was computed when
     that count was ``growth_at``: each further selection changes both.
     """
@@ -104,8 +107,9 @@ class Steady:
     seats: Ints
     handles: Ints
     epochs: Ints
-    all_true: Mask
-    ones: Ints
+    samples: Mask
+    counts: Ints
+    decode: bool
     volume: tuple[int, int, int]
     turns: int
     growth: Growth | None = None

@@ -18,6 +18,7 @@ from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.host_cache import untouched
+from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
 
@@ -36,6 +37,8 @@ class Repeat:
         seats, handles: the rows, shape ``(rows,)``.
         positions: KV position that the dispatched batch computes, shape ``(rows,)``.
         scheduled: KV position that the first of the coming selections computes.
+        counts: positions that every step computes, shape ``(rows,)``: 1, but for a prompt that one
+            of the rows may be in the middle of, and that returns no token.
         block_turns, block_rows, block_slots, blocks: shape ``(new blocks,)``, in order of turn and
             row: the block tables' growth in the ``steps - 1`` selections to come.
     """
@@ -47,6 +50,7 @@ class Repeat:
     handles: Ints
     positions: Ints
     scheduled: Ints
+    counts: Ints
     block_turns: Ints
     block_rows: Ints
     block_slots: Ints
@@ -78,13 +82,27 @@ def _repeats(state: State, steady: Steady) -> bool:
         return False
     if timing is not None and timing.learns(outstanding[0]):
         return False
-    for index, batch in enumerate(outstanding):
-        if timing is not None and batch.fresh:
+    expected = BatchState.DISPATCHED
+    for batch in outstanding:
+        if batch.state is not expected or not _is_one(state, steady, batch):
             return False
-        expected = BatchState.PREPARED if index else BatchState.DISPATCHED
-        if batch.seats is not steady.seats or batch.dead or batch.state is not expected:
-            return False
+        expected = BatchState.PREPARED
     return True
+
+
+def _is_one(state: State, steady: Steady, batch: Batch) -> bool:
+    """Tell whether a batch computes as much of the same rows, and leaves nothing else to do."""
+    if batch.dead or (state.timing is not None and batch.fresh):
+        return False
+    if batch.hits and state.tiers:
+        return False  # as it comes back, what was hit is copied to the host
+    if batch.seats is steady.seats:
+        return True
+    if steady.decode or not np.array_equal(batch.seats, steady.seats):
+        return False
+    in_prompt = batch.positions < state.columns.prompt[batch.seats]
+    same = (batch.ends - batch.positions == steady.counts) & (in_prompt != steady.samples)
+    return bool(same.all())
 
 
 def repeat(state: State, limit: int) -> Repeat | None:
@@ -92,8 +110,8 @@ def repeat(state: State, limit: int) -> Repeat | None:
     turns = horizon(state, limit)
     if turns < 1:
         return None
-    batch = state.outstanding[0]
-    growth = _growth(state, _kept(state), turns)
+    batch, steady = state.outstanding[0], _kept(state)
+    growth = _growth(state, steady, turns)
     return Repeat(
         steps=turns + 1,
         select_after=0 if state.timing is None else state.timing.delay(batch),
@@ -102,6 +120,7 @@ def repeat(state: State, limit: int) -> Repeat | None:
         handles=batch.handles,
         positions=batch.positions,
         scheduled=state.outstanding[-1].ends,
+        counts=steady.counts,
         block_turns=growth.block_turns,
         block_rows=growth.rows,
         block_slots=growth.slots,
@@ -115,17 +134,17 @@ def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
     Raises:
         HostContractError: the host did not stop there.
     """
-    columns, seats = state.columns, batch.seats
+    columns, seats = state.columns, batch.seats[batch.samples]
     ending = endings(state, seats, tokens)
     if not np.count_nonzero(ending):
         return
     lengths = columns.known[seats] + np.arange(1, len(tokens) + 1)[:, None]
     steps, rows = (ending & (lengths >= columns.floor[seats])).nonzero()
     if len(steps):
+        ended = columns.handle[seats[rows[0]]]
         raise HostContractError(
-            f"batch {batch.batch_id} came back after {len(tokens) + 1} steps, but request "
-            f"{batch.handles[rows[0]]} ended with step {steps[0] + 1}; stop at the first token "
-            "that ends a request"
+            f"batch {batch.batch_id} came back after {len(tokens) + 1} steps, but request {ended} "
+            f"ended with step {steps[0] + 1}; stop at the first token that ends a request"
         )
 
 
@@ -140,17 +159,18 @@ def endings(state: State, seats: Ints, tokens: Ints) -> Mask:
 
 
 def leap(state: State, tokens: Ints) -> None:
-    """Make ``len(tokens)`` whole turns; ``tokens`` has shape ``(turns, rows)``.
+    """Make ``len(tokens)`` whole turns; ``tokens`` has shape ``(turns, sampling rows)``.
 
     The caller has checked that `horizon` allows them.
     """
     turns, steady = len(tokens), _kept(state)
     columns = state.columns
     outstanding = state.outstanding
-    seats = outstanding[0].seats
-    known = columns.known[seats]
-    offsets = known - columns.prompt[seats]
-    columns.tokens[seats[:, None], offsets[:, None] + np.arange(turns)] = tokens.T
+    seats = steady.seats
+    sampling = seats if steady.decode else seats[steady.samples]
+    known = columns.known[sampling]
+    offsets = known - columns.prompt[sampling]
+    columns.tokens[sampling[:, None], offsets[:, None] + np.arange(turns)] = tokens.T
     growth = _growth(state, steady, turns)
     rows, slots = growth.rows, growth.slots
     # What a batch was granted must stay undoable, so the last selections take theirs one by one.
@@ -166,23 +186,35 @@ def leap(state: State, tokens: Ints) -> None:
         grants.append((receipt, taken))
         start = stop
     columns.blocks[seats] += np.bincount(rows, minlength=len(seats))
-    columns.known[seats] = known + turns
-    columns.scheduled[seats] += turns
-    columns.settled[seats] += turns
-    columns.last_token[seats] = tokens[-1]
-    _renumber(outstanding, turns, grants[1:])
+    columns.known[sampling] = known + turns
+    columns.scheduled[seats] += turns * steady.counts
+    columns.settled[seats] += turns * steady.counts
+    columns.last_token[sampling] = tokens[-1]
+    if not steady.decode:
+        _settle_prompt(state, steady, outstanding[0])
+    _renumber(outstanding, turns, steady.counts, grants[1:])
     state.next_batch += turns
     steady.turns -= turns
     state.pass_fences()
 
 
-def _renumber(outstanding: list[Batch], turns: int, grants: list[tuple[Receipt, Ints]]) -> None:
+def _settle_prompt(state: State, steady: Steady, oldest: Batch) -> None:
+    """Count what the prompt's first batch found in the cache, and key what is settled of it."""
+    if oldest.hits:
+        count_prefixes(state, oldest)
+        oldest.hits = {}
+    commit(state, steady.seats[~steady.samples])
+
+
+def _renumber(
+    outstanding: list[Batch], turns: int, counts: Ints, grants: list[tuple[Receipt, Ints]]
+) -> None:
     """Make each outstanding batch the one that stands in its place ``turns`` later."""
     kept = [(batch.grant, batch.grant_rows) for batch in outstanding[turns:]]
     for batch, (receipt, rows) in zip(outstanding, kept + grants, strict=True):
         batch.batch_id += turns
-        batch.positions = batch.positions + turns
-        batch.ends = batch.ends + turns
+        batch.positions = batch.positions + turns * counts
+        batch.ends = batch.ends + turns * counts
         batch.grant, batch.grant_rows = receipt, rows
 
 
@@ -199,10 +231,12 @@ def _growth(state: State, steady: Steady, turns: int) -> Growth:
         return known.until(turns)
     columns, size, seats = state.columns, state.config.block_size, steady.seats
     scheduled, held = columns.scheduled[seats], columns.blocks[seats]
-    new = (scheduled + (turns + size - 1)) // size - held
+    new = (scheduled + (turns * steady.counts + (size - 1))) // size - held
     rows = np.arange(len(seats)).repeat(new)
     slots = (held - (new.cumsum() - new))[rows] + np.arange(len(rows))
     block_turns = slots * size - scheduled[rows]
+    if not steady.decode:
+        block_turns //= steady.counts[rows]
     # Rows ascend already, so that a stable sort by turn leaves them in order.
     order = block_turns.argsort(kind="stable")
     steady.growth = Growth(turns, block_turns[order], rows[order], slots[order])

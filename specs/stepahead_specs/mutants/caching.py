@@ -4,12 +4,17 @@ from stepahead_specs.mutants.patching import Edit
 from stepahead_specs.mutants.registry import Edits, mutant
 
 _SETTLED = "int(columns.settled[seat]) // size"
+_COMMIT = (
+    "    if not batch.decode:\n"
+    "        computing = batch.live & (batch.positions < columns.prompt[batch.seats])\n"
+    "        commit(state, batch.seats[computing])\n"
+)
 
 
 @mutant("M07", "B50", "B68", expects=("INV-5",))
 def blocks_are_published_when_they_are_scheduled() -> Edits:
     """A block gets its key when a row is given its positions, not when they are written."""
-    return [Edit("_commit", _SETTLED, "int(columns.scheduled[seat]) // size")]
+    return [Edit("commit", _SETTLED, "int(columns.scheduled[seat]) // size")]
 
 
 @mutant("M16", "B65", "B67", expects=("INV-5", "INV-21"))
@@ -31,19 +36,18 @@ def a_prefix_is_published_at_selection() -> Edits:
 @mutant("M17", "B68", "B71", expects=("INV-5",))
 def one_token_too_many_is_published() -> Edits:
     """A block gets its key one position before it is full."""
-    return [Edit("_commit", _SETTLED, "(int(columns.settled[seat]) + 1) // size")]
+    return [Edit("commit", _SETTLED, "(int(columns.settled[seat]) + 1) // size")]
 
 
 @mutant("M18", "B73", expects=("INV-32",))
 def a_request_is_released_before_its_blocks_are_published() -> Edits:
     """A request that ends with the batch that completed its prompt leaves nothing in the cache."""
     return [
-        Edit("fill", "    if not batch.decode:\n        _commit(state, batch)\n", ""),
+        Edit("fill", _COMMIT, ""),
         Edit(
             "fill",
             "    _move_on(state, batch, seats)\n",
-            "    if not batch.decode:\n        _commit(state, batch)\n"
-            "    _move_on(state, batch, seats)\n",
+            _COMMIT + "    _move_on(state, batch, seats)\n",
         ),
     ]
 
@@ -143,4 +147,4 @@ def a_reset_is_reported_and_not_done() -> Edits:
 @mutant("ours", expects=("INV-32",))
 def the_blocks_of_later_chunks_are_not_published() -> Edits:
     """Only the first chunk of a prompt gives its blocks their keys."""
-    return [Edit("_commit", "    if upto > done:", "    if upto > done == 0:")]
+    return [Edit("commit", "    if upto > done:", "    if upto > done == 0:")]

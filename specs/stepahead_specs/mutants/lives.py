@@ -277,7 +277,7 @@ def a_victim_stays_in_the_plan() -> Edits:
     """A request that is preempted for the batch under construction keeps its row in it."""
     return [
         Edit(
-            "_plan",
+            "_running",
             "            able = _able(state)\n            short = len(able)\n        else:\n",
             "            short = len(able)\n        else:\n",
         )
@@ -289,7 +289,7 @@ def the_request_behind_a_victim_is_skipped() -> Edits:
     """After a preemption the row before the one that lacked a block is left out."""
     return [
         Edit(
-            "_plan",
+            "_running",
             "            able = _able(state)\n            short = len(able)\n        else:\n",
             "            able = _able(state)[1:]\n            short = len(able)\n        else:\n",
         )

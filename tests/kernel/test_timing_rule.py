@@ -99,7 +99,8 @@ class Reference:
         self.spans, self.preparations = Kept(), Kept()
         self.jitter = (0, 0)
         self.newest: tuple[object, int] = (None, 0)
-        self.second = self.waited = 0
+        self.second: int = 0
+        self.waited: int = 0
 
     @staticmethod
     def size(turn: Turn) -> tuple[object, object]:

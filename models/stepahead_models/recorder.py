@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -76,7 +75,10 @@ class Recorder:
     # -- decisions ----------------------------------------------------------------------------
 
     def _decide(self, kind: bytes, *numbers: int) -> None:
-        self._decisions.update(kind + struct.pack(f"<{len(numbers)}q", *numbers))
+        column = array("q", numbers)  # a time beyond 64 bits is an OverflowError here
+        if not _LITTLE:
+            column.byteswap()
+        self._decisions.update(kind + column.tobytes())
 
     def arrive(self, request: int, arrived_at: int, at: int, handle: int | None) -> None:
         """A request was reported; ``handle`` is None when it was refused."""

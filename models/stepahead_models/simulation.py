@@ -186,6 +186,9 @@ class Simulation:
         )
         self._ready_due = False
         self._collected = NEVER
+        #: When the last event was done with. The host's clock may be ahead of it: facts that
+        #: concern nobody any more, like the patience of a client that was served, move it too.
+        self._busy_until = 0
         #: The newest wake-up: its serial number, and the kernel's name for it.
         self._wake = (0, NEVER)
         self._arrivals_ns: Final[list[int]] = workload.arrivals_ns.tolist()
@@ -240,7 +243,7 @@ class Simulation:
             )
         pool, counters, time = self.kernel.pool, self.kernel.counters, self._host.time
         return self._recorder.close(
-            duration_ns=self.now,
+            duration_ns=self._busy_until,
             time=time,
             margin_ppm=self.kernel.margin_ppm,
             pending_block_ns=self._usage.pending_block_ns,
@@ -258,6 +261,7 @@ class Simulation:
             if self._ready_due and not facts.any_by(time.host_free_at):
                 self._ready_due = False
                 self._deliver(HostReady(at=time.host_free_at))
+                self._busy_until = time.host_free_at
                 return True
             fact = facts.take(time.host_free_at)
             if fact is None:
@@ -265,6 +269,7 @@ class Simulation:
             time.host_free_at, kind, subject = fact
             if self._report(kind, subject):
                 self._ready_due = True
+                self._busy_until = time.host_free_at
                 return True
 
     def _report(self, kind: int, subject: int) -> bool:

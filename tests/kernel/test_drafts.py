@@ -267,6 +267,7 @@ def test_accepted_drafts_go_out_with_the_token_behind_them() -> None:
     assert emit.offsets.tolist() == [1, 1]
     known = [(r.known, r.scheduled, r.settled, r.sampled) for r in kernel.requests()]
     assert known == [(7, 6, 6, (11, 12, 13, 14)), (4, 3, 3, (12, 22))]
+    assert [len(request.blocks) for request in kernel.requests()] == [3, 2]
     assert (kernel.counters.drafted_tokens, kernel.counters.accepted_tokens) == (4, 2)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from stepahead_models.profiles import load_profile
 from stepahead_models.traces import bundled_trace, read_trace
 from stepahead_tools.advice import Advice, advice_document, show_advice
-from stepahead_tools.advise_options import AdviseOptions, VaryChoice
+from stepahead_tools.advise_options import FIXED, AdviseOptions, VaryChoice
 from stepahead_tools.break_even import (
     CANCEL_PERCENTS,
     CPU_FACTORS,
@@ -36,10 +36,6 @@ from stepahead_tools.settings import DEMO, resolve
 from stepahead_tools.unused import Need, given, needs_of_a_run, refuse_unused
 
 _LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
-_FIXED: Final = (
-    "speed", "load", "rate", "concurrency", "lookahead", "enable_overlap_scheduling", "journal",
-    "check", "print_config", "config", "experimental_speculative_config",
-)  # fmt: skip
 #: Where the loops are compared when no load holds what is asked for.
 _FALLBACK: Final = {VaryChoice.LOAD: 0.6, VaryChoice.CONCURRENCY: 16.0}
 
@@ -91,7 +87,7 @@ def advise(options: AdviseOptions) -> None:
 
 def _refuse(options: AdviseOptions) -> None:
     """Refuse what advise chooses itself or cannot do, before anything has run."""
-    if flags := given(options, _FIXED):
+    if flags := given(options, FIXED):
         raise OptionError(
             f"advise chooses loads and loops itself and takes no {', '.join(flags)}; leave that "
             "out, or use compare"

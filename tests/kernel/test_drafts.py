@@ -211,6 +211,23 @@ def test_a_prompt_may_be_left_no_token_by_drafts() -> None:
     assert (batch.token_counts.tolist(), drafts(batch)) == ([5, 5], [4, 4])
 
 
+@pytest.mark.parametrize(
+    ("budget", "counts", "guessed"),
+    [(4, [3, 1], [2, 0]), (5, [3, 2], [2, 0]), (6, [3, 2, 1], [2, 0, 0])],
+)
+def test_a_prompt_that_lacks_two_tokens_has_what_drafts_leave(
+    budget: int, counts: list[int], guessed: list[int]
+) -> None:
+    """One token, just both, and one for the next in line: never more than there are."""
+    kernel = make(max_num_batched_tokens=budget, max_tokens_per_row=3)
+    decoding(kernel, 1)
+    arrive(kernel, budget - 1)
+    kernel.step(result(dispatch(kernel).batch_id, (12,)))
+    arrive(kernel, 2)
+    batch = select(kernel)
+    assert (batch.token_counts.tolist(), drafts(batch)) == (counts, guessed)
+
+
 def test_where_somebody_lacks_a_block_drafts_take_none() -> None:
     """The younger needs two blocks and one is free: the elder has its token, and no draft in it."""
     kernel = make(num_blocks=6, block_size=2, max_tokens_per_row=4)

@@ -39,6 +39,7 @@ class Device:
         dma: copies between KV memory and host memory, or None where there are none.
         npu_sampler: cost of sampling on the NPU, inside its step; None when the host samples.
         changed_batch: what the host pays more for a batch that it changes before the dispatch.
+        submit: what the host pays to set one copy up, to or from wherever.
         npu_noise, cpu_noise: deviations by batch number, or None.
     """
 
@@ -47,6 +48,7 @@ class Device:
     dma: Dma | None = None
     npu_sampler: CpuTerms | None = None
     changed_batch: CpuTerms = _FREE
+    submit: CpuTerms = _FREE
     npu_noise: Noise | None = None
     cpu_noise: Noise | None = None
 
@@ -69,6 +71,7 @@ class Device:
             cpu=profile.cpu_model().scaled(cpu_scale),
             npu_sampler=profile.npu_sampler() if npu_samples else None,
             changed_batch=profile.changed_batch.terms(),
+            submit=profile.dma.submit_terms(),
         )
 
     def step_ns(self, shape: BatchShape, batch_id: int) -> int:
@@ -136,6 +139,10 @@ class Device:
         if self.npu_sampler is None:
             duration += self.cpu.sampling_ns(sampling_rows)
         return self._disturbed(duration, batch_id)
+
+    def submit_ns(self, blocks: int) -> int:
+        """Return how long the host sets up a copy of ``blocks`` KV blocks; never disturbed."""
+        return self.cpu.scaled_ns(self.submit.total_ns(0, blocks=blocks))
 
     def publish_ns(self, requests: int, batch_id: int) -> int:
         """Return how long the host processes the results of ``requests`` requests."""

@@ -10,7 +10,13 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.commands import DispatchBatch, EmitTokens, PrepareBatch
+from stepahead.commands import (
+    DispatchBatch,
+    EmitTokens,
+    LoadBlocks,
+    PrepareBatch,
+    StoreBlocks,
+)
 from stepahead.stretches import Repeat
 from stepahead_models.device import Device
 from stepahead_models.facts import FactClass, Facts
@@ -144,6 +150,11 @@ class Host:
         self._outstanding[command.batch_id] = _Outstanding(command, shape)
         done = self.time.prepare(self._device.build_ns(shape, command.batch_id), self.live_since)
         self._facts.add(done, FactClass.PREPARED, command.batch_id)
+
+    def submit(self, command: LoadBlocks | StoreBlocks) -> None:
+        """Set a copy up and give it to the copy engines, which begin when this is done."""
+        begins = self.time.work(self._device.submit_ns(len(command.blocks)))
+        self._engine.begin(command, begins)
 
     def dispatch(self, command: DispatchBatch) -> None:
         """Fill a batch and start the NPU; its end is a fact."""

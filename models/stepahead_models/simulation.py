@@ -362,7 +362,7 @@ class Simulation:
             if self._patience:
                 self._lose_patience(command, times)
         elif isinstance(command, LoadBlocks | StoreBlocks):
-            self._engine.begin(command, self._host.time.host_free_at)
+            self._host.submit(command)
         elif isinstance(command, AbandonBatch):
             self._host.abandon(command.batch_id)
         elif isinstance(command, WakeAt):

@@ -67,7 +67,7 @@ class RunRecord:
             `NEVER` for the first step.
 
     Per emission, shape ``(emissions,)``:
-        emission_times_ns, emission_tokens: when, and to how many requests, one token each.
+        emission_times_ns: when some requests got one token each.
         Segment i says that request ``segment_requests[i]`` got a token in each emission from
         ``segment_firsts[i]`` to ``segment_lasts[i]``.
 
@@ -108,7 +108,6 @@ class RunRecord:
     step_live_rows: Ints
     step_gaps_ns: Ints
     emission_times_ns: Ints
-    emission_tokens: Ints
     segment_requests: Ints
     segment_firsts: Ints
     segment_lasts: Ints

@@ -38,7 +38,7 @@ def test_ranges_hold_every_token_and_every_gap(
         command = EmitTokens(
             batch_id=number + 1, handles=np.array(handles), offsets=offsets, tokens=tokens
         )
-        emissions.add(command, times)
+        emissions.add(command, np.array(times[:-1], dtype=np.int64), times[-1])
         words = checksum_words(tokens, offsets + np.arange(steps)[:, None])
         for place, handle in enumerate(handles):
             expected.setdefault(handle, []).extend(times)

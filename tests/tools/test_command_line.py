@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from stepahead_models.traces import bundled_trace
 from stepahead_tools.__main__ import app, main, spread_objectives
 from stepahead_tools.advise_options import FIXED, AdviseOptions
 from stepahead_tools.names import meant
@@ -171,7 +172,7 @@ def test_bad_lines_are_skipped_when_asked_for_and_reported(tiny_trace: Path) -> 
             "--warmup 5 leaves none of the 5 requests to measure; give at most 4",
         ),
         (
-            ("demo", "--limit", "5", "--speed", "1", "--block-size", "24"),
+            (str(bundled_trace()), "--limit", "5", "--block-size", "24"),
             (
                 "--block-size 24 is not usable: trace 'mooncake_conversation_head' has hash ids "
                 "for 512 tokens, which a block size of 24 cannot share; use a divisor or a "

@@ -11,7 +11,7 @@ from typing import Final
 from rich.console import Console
 
 from stepahead_models.profiles import load_profile
-from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_models.traces import demo_trace, read_trace
 from stepahead_tools.advice import Advice, advice_document, show_advice
 from stepahead_tools.advise_options import FIXED, AdviseOptions, VaryChoice
 from stepahead_tools.break_even import (
@@ -146,7 +146,7 @@ def _place(options: AdviseOptions) -> Place:
             start_log(options.log_format.value).warning(sentence)
     settings = resolve(chosen, profile, engine.config)
     refuse_unused(options, needs_of_a_run(engine, _LOOPS, settings))
-    path = bundled_trace() if options.trace == DEMO else Path(options.trace)
+    path = demo_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     trace = trace if settings.limit is None else trace.limit(settings.limit)
     clients = options.vary is VaryChoice.CONCURRENCY

@@ -20,6 +20,7 @@ RANGES = {
     "max_tokens_per_row": (1, 2**30),
     "max_model_len": (2, 2**30),
     "lookahead": (0, 8),
+    "num_speculative_tokens": (0, 64),
     "late_share_ppm": (1, 500_000),
     "host_pages": (0, 2**30),
     "load_deadline_ns": (0, 2**62),
@@ -46,6 +47,12 @@ NEEDS: list[tuple[str, object, dict[str, Any], str]] = [
     ("write_back", True, {"host_pages": 0}, "False without host_pages"),
     ("layerwise_reload", True, {"host_pages": 0}, "False without host_pages"),
     ("remote", True, {"lookahead": 1}, "False with lookahead above 0"),
+    (
+        "num_speculative_tokens",
+        2,
+        {"lookahead": 1},
+        "0 with lookahead above 0, or lookahead=0 to speculate",
+    ),
 ]
 
 

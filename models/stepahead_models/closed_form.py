@@ -25,7 +25,8 @@ _PLACE_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SEED_FACTOR: Final = 0xB7E151628AED2A6B
 _MASK: Final = (1 << 64) - 1
 _HALF: Final = np.uint64(32)
-_NEVER: Final = -2
+#: The place of an EOS token that never comes.
+_FAR: Final = 1 << 62
 
 
 class ClosedForm:
@@ -83,15 +84,15 @@ class UncheckedExecutor:
     ) -> None:
         self._model: Final = model
         self._acceptance: Final = acceptance
-        self._prompts: Final = workload.prompts.lengths
-        self._words: Final = model.words(np.arange(len(workload), dtype=np.int64))
+        self._request_words: Final = model.words(np.arange(len(workload), dtype=np.int64))
         eos_at = workload.eos_at
-        #: Place of the EOS token in the sequence, by request.
-        self._eos_places: Final = np.where(
-            eos_at > 0, workload.prompts.lengths + eos_at - 1, _NEVER
-        )
-        #: Request number by handle; at most as many handles as requests.
+        self._request_eos: Final = np.where(eos_at > 0, workload.prompts.lengths + eos_at - 1, _FAR)
+        self._prompts: Final = workload.prompts.lengths
+        #: By handle, of which there are at most as many as requests: its request, the word of that,
+        #: and the place of the EOS token in the sequence.
         self._requests: Final = np.zeros(len(workload) + 1, dtype=np.int64)
+        self._words: Final = np.zeros(len(workload) + 1, dtype=np.uint64)
+        self._eos_places: Final = np.zeros(len(workload) + 1, dtype=np.int64)
         self._commands: Final[dict[int, PrepareBatch]] = {}
         #: Rows that the device runs, of batches that were pruned.
         self._runs: Final[dict[int, Mask]] = {}
@@ -99,6 +100,8 @@ class UncheckedExecutor:
     def admit(self, handle: int, request: int) -> None:
         """The kernel calls request number ``request`` by this handle from now on."""
         self._requests[handle] = request
+        self._words[handle] = self._request_words[request]
+        self._eos_places[handle] = self._request_eos[request]
 
     def end(self, handle: int) -> None:
         """The request has ended for its client."""
@@ -119,12 +122,15 @@ class UncheckedExecutor:
     def execute(self, batch_id: int) -> Samples:
         """Return what a dispatched batch samples."""
         command = self._commands.pop(batch_id)
+        handles, places = command.handles, command.positions + command.token_counts
         rows = command.samples
         if self._runs:
             rows = rows & self._runs.pop(batch_id, rows)
         if command.drafts is not None and self._acceptance is not None:
             return self._verify(command, command.drafts, rows, self._acceptance)
-        return Samples(self._sample(command, rows, 1))
+        if np.count_nonzero(rows) < len(rows):
+            handles, places = handles[rows], places[rows]
+        return Samples(self._sample(handles, places[None, :]))
 
     # -- stretches ----------------------------------------------------------------------------
 
@@ -133,11 +139,8 @@ class UncheckedExecutor:
         command = self._commands[batch_id]
         if command.drafts is not None:
             return 0
-        rows = command.samples
-        ends = self._eos_places[self._requests[command.handles[rows]]]
-        left = ends - command.positions[rows] - command.token_counts[rows]
-        left = left[left >= 0]
-        return int(left[left.argmin()]) if len(left) else 1 << 30
+        left = self._eos_places[command.handles] - command.positions - command.token_counts
+        return int(left[left.argmin()])
 
     def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
         """Run the dispatched batch and ``turns`` more of the same rows; see `Executor.leap`."""
@@ -145,28 +148,25 @@ class UncheckedExecutor:
         for ahead in range(1, len(behind) + 1):
             del self._commands[repeat.batch_id + ahead]
         self._commands.update((later.batch_id, later) for later in behind)
-        return self._sample(command, command.samples, turns + 1)
+        steps = np.arange(1, turns + 2, dtype=np.int64)
+        return self._sample(command.handles, command.positions + steps[:, None])
 
     def _verify(
         self, command: PrepareBatch, drafts: Ints, rows: Mask, acceptance: Acceptance
     ) -> Samples:
         """Return what rows with drafts sample: a draft that is right changes nothing behind it."""
-        requests = self._requests[command.handles[rows]]
+        handles = command.handles[rows]
         firsts = (command.positions + command.token_counts - drafts)[rows]
-        offsets, drafts = firsts - self._prompts[requests], drafts[rows]
-        tokens = self._tokens(requests, firsts, 1 + int(drafts.max(initial=0)))
-        return Samples(tokens, acceptance.accepted(requests, offsets, drafts))
+        drafts = drafts[rows]
+        ahead = np.arange(1 + int(drafts.max(initial=0)), dtype=np.int64)[:, None]
+        requests = self._requests[handles]
+        accepted = acceptance.accepted(requests, firsts - self._prompts[requests], drafts)
+        return Samples(self._sample(handles, firsts + ahead), accepted)
 
-    def _sample(self, command: PrepareBatch, rows: Mask, steps: int) -> Ints:
-        requests = self._requests[command.handles[rows]]
-        return self._tokens(requests, command.positions[rows] + command.token_counts[rows], steps)
-
-    def _tokens(self, requests: Ints, places: Ints, steps: int) -> Ints:
-        """Return the tokens of ``steps`` places from ``places`` on, shape ``(steps, rows)``."""
-        if steps > 1:
-            places = places + np.arange(steps, dtype=np.int64)[:, None]
-        tokens = self._model.sample(self._words[requests], places)
+    def _sample(self, handles: Ints, places: Ints) -> Ints:
+        """Return the token of each request at each place, shape ``(steps, rows)``."""
+        tokens = self._model.sample(self._words[handles], places)
         eos = self._model.eos_token_id
         if eos is not None:
-            tokens[places == self._eos_places[requests]] = eos
-        return tokens if steps > 1 else tokens[None, :]
+            tokens[places == self._eos_places[handles]] = eos
+        return tokens

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from typing import Final
 
 from stepahead_models.npu import BatchShape, DeviceModelError
+
+_UNSCALED: Final = Fraction(1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class CpuModel:
     host_sampling: CpuTerms = CpuTerms()
     synchronisation: CpuTerms = CpuTerms()
     result_processing: CpuTerms = CpuTerms()
-    scale: Fraction = Fraction(1)
+    scale: Fraction = _UNSCALED
 
     @classmethod
     def zero(cls) -> CpuModel:
@@ -80,13 +83,12 @@ class CpuModel:
             exact = Fraction(-1)
         if exact < 0:
             raise DeviceModelError(f"CPU scale {factor} is not usable; give a finite number >= 0")
-        return replace(self, scale=self.scale * exact)
+        scale = self.scale * exact
+        return replace(self, scale=_UNSCALED if scale == 1 else scale)
 
     def build_ns(self, shape: BatchShape) -> int:
         """Return the time to build the input buffers of a batch."""
-        return self.scaled_ns(
-            self.build.total_ns(len(shape.positions), shape.tokens, shape.new_blocks)
-        )
+        return self.scaled_ns(self.build.total_ns(shape.rows, shape.tokens, shape.new_blocks))
 
     def build_decode_ns(self, rows: int, new_blocks: int) -> int:
         """Return `build_ns` of a decode-only batch without making its shape."""
@@ -114,6 +116,6 @@ class CpuModel:
 
     def scaled_ns(self, total_ns: int) -> int:
         """Return the cost of a job whose unscaled cost is ``total_ns``."""
-        if self.scale == 1:
+        if self.scale is _UNSCALED:  # the common case, and a comparison of fractions is slow
             return total_ns
         return round(total_ns * self.scale)

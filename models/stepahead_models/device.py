@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from functools import cached_property
+from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -17,20 +19,37 @@ from stepahead_models.speculation import DraftCosts
 from stepahead_models.tokens import Ints
 
 _FREE: Final = CpuTerms()
+_Key = TypeVar("_Key")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+#: A duration per turn in ns, shape ``(turns,)``, or one that all turns share.
+Span: TypeAlias = Ints | int
+
+
+@dataclass(slots=True, kw_only=True)
 class TurnCosts:
-    """Durations of the turns of a steady state in ns, each of shape ``(turns,)``."""
+    """Durations of the turns of a steady state in ns; ``step`` has shape ``(turns,)``."""
 
-    fill: Ints
+    fill: Span
     step: Ints
-    publish: Ints
-    build: Ints
-    collect: Ints
+    publish: Span
+    build: Span
+    collect: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class _Costs(dict[_Key, int]):
+    """What a job costs in ns by its size, worked out once for each size."""
+
+    def __init__(self, cost: Callable[[_Key], int]) -> None:
+        super().__init__()
+        self._cost: Final = cost
+
+    def __missing__(self, size: _Key) -> int:
+        cost = self[size] = self._cost(size)
+        return cost
+
+
+@dataclass(frozen=True, kw_only=True)
 class Device:
     """Durations of everything that takes time, in integer ns.
 
@@ -41,6 +60,7 @@ class Device:
         npu_sampler: cost of sampling on the NPU, inside its step; None when the host samples.
         changed_batch: what the host pays more for a batch that it changes before the dispatch.
         drafter: what the host pays more for a batch with drafts, or None where they cost nothing.
+        submit: what the host pays to set one copy up, to or from wherever.
         npu_noise, cpu_noise: deviations by batch number, or None.
     """
 
@@ -50,6 +70,7 @@ class Device:
     npu_sampler: CpuTerms | None = None
     changed_batch: CpuTerms = _FREE
     drafter: DraftCosts | None = None
+    submit: CpuTerms = _FREE
     npu_noise: Noise | None = None
     cpu_noise: Noise | None = None
 
@@ -72,6 +93,7 @@ class Device:
             cpu=profile.cpu_model().scaled(cpu_scale),
             npu_sampler=profile.npu_sampler() if npu_samples else None,
             changed_batch=profile.changed_batch.terms(),
+            submit=profile.dma.submit_terms(),
         )
 
     def step_ns(self, shape: BatchShape, batch_id: int) -> int:
@@ -108,18 +130,21 @@ class Device:
             lookahead: batches prepared ahead.
         """
         rows, turns = len(positions), len(new_blocks)
-        cpu = self.cpu
-        collect = cpu.synchronisation_ns(rows)
-        if self.npu_sampler is None:
-            collect += cpu.sampling_ns(rows)
-        most = int(new_blocks[new_blocks.argmax()])
-        build = np.array([cpu.build_decode_ns(rows, count) for count in range(most + 1)])
+        fill, publish, collect = (
+            self._fills[rows],
+            self._publishes[rows],
+            self._collects[rows, rows],
+        )
+        build = _builds_ns(self.cpu, rows, new_blocks)
+        step = self.decode_ns(positions, executed + 1, turns)
+        if self.cpu_noise is None:
+            return TurnCosts(fill=fill, step=step, publish=publish, build=build, collect=collect)
         return TurnCosts(
-            fill=self._many(cpu.fill_ns(rows), executed + 1, turns),
-            step=self.decode_ns(positions, executed + 1, turns),
-            publish=self._many(cpu.processing_ns(rows), executed, turns),
-            build=self._many(build[new_blocks], executed + 1 + lookahead, turns),
-            collect=self._many(collect, executed + 1, turns),
+            fill=_disturbed(self.cpu_noise, fill, executed + 1, turns),
+            step=step,
+            publish=_disturbed(self.cpu_noise, publish, executed, turns),
+            build=_disturbed(self.cpu_noise, build, executed + 1 + lookahead, turns),
+            collect=_disturbed(self.cpu_noise, collect, executed + 1, turns),
         )
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
@@ -127,38 +152,61 @@ class Device:
         duration = self.cpu.build_ns(shape)
         if self.drafter is not None and shape.drafts is not None:
             duration += self.cpu.scaled_ns(self.drafter.total_ns(shape.drafts))
-        return self._disturbed(duration, batch_id)
+        return duration if self.cpu_noise is None else self.cpu_noise.apply_ns(duration, batch_id)
 
     def fill_ns(self, rows: int, batch_id: int, pruned_rows: int = 0) -> int:
         """Return how long the host fills ``rows`` rows, drops ``pruned_rows``, and dispatches."""
-        duration = self.cpu.fill_ns(rows)
+        duration = self._fills[rows]
         if pruned_rows:
             duration += self.cpu.scaled_ns(self.changed_batch.total_ns(pruned_rows))
-        return self._disturbed(duration, batch_id)
+        return duration if self.cpu_noise is None else self.cpu_noise.apply_ns(duration, batch_id)
 
     def collect_ns(self, rows: int, samples: int, batch_id: int) -> int:
         """Return the host's time from the end of a device step to its tokens: notice, sample."""
-        duration = self.cpu.synchronisation_ns(rows)
-        if self.npu_sampler is None:
-            duration += self.cpu.sampling_ns(samples)
-        return self._disturbed(duration, batch_id)
+        duration = self._collects[rows, samples]
+        return duration if self.cpu_noise is None else self.cpu_noise.apply_ns(duration, batch_id)
+
+    def submit_ns(self, blocks: int) -> int:
+        """Return how long the host sets up a copy of ``blocks`` KV blocks; never disturbed."""
+        return self.cpu.scaled_ns(self.submit.total_ns(0, blocks=blocks))
 
     def publish_ns(self, requests: int, batch_id: int, tokens: int = -1) -> int:
         """Return how long the host processes results: ``tokens`` in all, one each if left at -1."""
-        return self._disturbed(self.cpu.processing_ns(requests, tokens), batch_id)
+        known = self._publishes
+        duration = known[requests] if tokens < 0 else self.cpu.processing_ns(requests, tokens)
+        return duration if self.cpu_noise is None else self.cpu_noise.apply_ns(duration, batch_id)
 
-    def _disturbed(self, duration_ns: int, batch_id: int) -> int:
-        if self.cpu_noise is None:
-            return duration_ns
-        return self.cpu_noise.apply_ns(duration_ns, batch_id)
+    @cached_property
+    def _fills(self) -> _Costs[int]:
+        return _Costs(self.cpu.fill_ns)
 
-    def _many(self, duration_ns: int | Ints, batch_id: int, count: int) -> Ints:
-        """Return the durations of ``count`` batches from ``batch_id`` on, disturbed."""
-        durations = np.empty(count, dtype=np.int64)
-        durations[:] = duration_ns
-        if self.cpu_noise is None:
-            return durations
-        return self.cpu_noise.apply_many_ns(durations, _from(batch_id, count))
+    @cached_property
+    def _publishes(self) -> _Costs[int]:
+        return _Costs(self.cpu.processing_ns)
+
+    @cached_property
+    def _collects(self) -> _Costs[tuple[int, int]]:
+        """Costs by rows and sampled positions."""
+        cpu, host_samples = self.cpu, self.npu_sampler is None
+
+        def cost(size: tuple[int, int]) -> int:
+            return cpu.synchronisation_ns(size[0]) + cpu.sampling_ns(size[1] if host_samples else 0)
+
+        return _Costs(cost)
+
+
+def _builds_ns(cpu: CpuModel, rows: int, new_blocks: Ints) -> Span:
+    """Return how long each of several decode batches is built."""
+    most = int(new_blocks[new_blocks.argmax()])
+    costs = [cpu.build_decode_ns(rows, count) for count in range(most + 1)]
+    return np.array(costs)[new_blocks] if costs[-1] > costs[0] else costs[0]
+
+
+def _disturbed(noise: Noise, duration_ns: Span, batch_id: int, count: int) -> Ints:
+    """Return the durations of ``count`` batches from ``batch_id`` on, with their noise."""
+    durations = np.empty(count, dtype=np.int64)
+    durations[:] = duration_ns
+    return noise.apply_many_ns(durations, _from(batch_id, count))
 
 
 def _from(batch_id: int, count: int) -> Ints:

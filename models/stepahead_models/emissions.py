@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepahead.commands import EmitTokens
 from stepahead_models.tokens import Ints, checksum_words
 
 _NONE: Final = -2
-_BUFFERED_MAX: Final = 1 << 16
+_BUFFERED_MAX: Final = 1 << 14
 
 
 def _grown(column: Ints, size: int, fill: int) -> Ints:
@@ -24,13 +25,31 @@ def _grown(column: Ints, size: int, fill: int) -> Ints:
     return np.concatenate([column, more])
 
 
+def _with_drafts(commands: Sequence[EmitTokens]) -> NDArray[np.bool_]:
+    """Tell of each command whether it is of one device step, with several tokens per request."""
+    return np.array([command.counts is not None for command in commands])
+
+
+def _lengths(command: EmitTokens) -> Ints:
+    """Return how many tokens each request of a command gets."""
+    if command.counts is not None:
+        return command.counts
+    return np.full(len(command.handles), len(command.tokens), dtype=np.int64)
+
+
+def _in_entries(command: EmitTokens) -> Ints:
+    """Return the tokens of a command, those of one request behind those of another."""
+    columns = command.tokens.T
+    if command.counts is None:
+        return columns.reshape(-1)
+    return columns[np.arange(len(command.tokens)) < command.counts[:, None]]
+
+
 class Emissions:
     """Checksums and ranges per handle; every column has shape ``(handles,)``."""
 
     def __init__(self) -> None:
         self.times: Final = array("q")
-        #: Emissions in a row to equally many requests: how many emissions, and requests of each.
-        self._runs: Final = array("q")
         self.first = np.empty(0, dtype=np.int64)
         self.last = np.empty(0, dtype=np.int64)
         self.checksums = np.empty(0, dtype=np.uint64)
@@ -38,13 +57,9 @@ class Emissions:
         self.extra = np.empty(0, dtype=np.int64)
         self._open = np.empty(0, dtype=np.int64)
         self._segments: Final[list[Ints]] = []
-        # Of each buffered command: handles, first emission, last emission; offsets and tokens of
-        # the commands with a single step.
-        self._handles: Final[list[Ints]] = []
-        self._spans: Final[list[tuple[int, int, int]]] = []
-        self._offsets: Final[list[Ints]] = []
-        self._tokens: Final[list[Ints]] = []
-        self._token_handles: Final[list[Ints]] = []
+        #: Buffered commands, and the number of the first emission of each.
+        self._commands: Final[list[EmitTokens]] = []
+        self._firsts: Final[list[int]] = []
         self._buffered = 0
 
     def make_room(self, handle: int) -> None:
@@ -59,49 +74,42 @@ class Emissions:
                 [self.checksums, np.zeros(size - len(self.checksums), dtype=np.uint64)]
             )
 
-    def add(self, command: EmitTokens, times: Sequence[int]) -> None:
-        """Take in a command; step ``i`` of it is out at ``times[i]``."""
-        steps, requests = len(times), len(command.handles)
-        first = len(self.times)
-        self.times.extend(times)
-        self._runs.extend((steps, requests))
-        self._handles.append(command.handles)
-        self._spans.append((first, first + steps - 1, requests))
-        if len(command.tokens) == 1:
-            self._offsets.append(command.offsets)
-            self._tokens.append(command.tokens[0])
-            self._token_handles.append(command.handles)
-        else:
-            self._sum_up(command)
-        self._buffered += requests
+    def add(self, command: EmitTokens, earlier: Ints, last: int) -> None:
+        """Take in a command; its last step is out at ``last``, those before it at ``earlier``."""
+        self._commands.append(command)
+        self._firsts.append(len(self.times))
+        if len(earlier):
+            self.times.frombytes(earlier.tobytes())
+        self.times.append(last)
+        self._buffered += command.tokens.size
         if self._buffered > _BUFFERED_MAX:
             self.flush()
 
-    def _sum_up(self, command: EmitTokens) -> None:
-        """Add the checksum words of a command with several tokens per request."""
-        places = np.arange(len(command.tokens), dtype=np.int64)[:, None]
-        words = checksum_words(command.tokens, command.offsets + places)
-        if command.counts is not None:
-            words[places >= command.counts] = 0
-            self.extra[command.handles] += command.counts - 1
-        np.add.at(self.checksums, command.handles, words.sum(axis=0, dtype=np.uint64))
-
     def flush(self) -> None:
-        """Work through what is buffered."""
-        if self._tokens:
-            handles = np.concatenate(self._token_handles)
-            words = checksum_words(np.concatenate(self._tokens), np.concatenate(self._offsets))
-            np.add.at(self.checksums, handles, words)
-        if self._handles:
-            spans = np.array(self._spans, dtype=np.int64)
-            self._link(
-                np.concatenate(self._handles),
-                np.repeat(spans[:, 0], spans[:, 2]),
-                np.repeat(spans[:, 1], spans[:, 2]),
-            )
-        for buffer in (self._handles, self._offsets, self._tokens, self._token_handles):
-            buffer.clear()
-        self._spans.clear()
+        """Work through what is buffered: one entry per command and request."""
+        commands = self._commands
+        if not commands:
+            return
+        counts = [len(command.handles) for command in commands]
+        steps = np.array([len(command.tokens) for command in commands], dtype=np.int64)
+        handles = np.concatenate([command.handles for command in commands])
+        offsets = np.concatenate([command.offsets for command in commands])
+        lengths = spans = steps.repeat(counts)
+        if any(command.counts is not None for command in commands):
+            lengths = np.concatenate([_lengths(command) for command in commands])
+            spans = np.where(_with_drafts(commands).repeat(counts), 1, lengths)
+            np.add.at(self.extra, handles, lengths - spans)
+        # The tokens of an entry stand together, so that one sum per entry is left of them.
+        tokens = np.concatenate([_in_entries(command) for command in commands])
+        ends = lengths.cumsum()
+        begins = ends - lengths
+        places: Ints = np.arange(len(tokens)) + (offsets - begins).repeat(lengths)
+        sums = np.add.reduceat(checksum_words(tokens, places), begins)
+        np.add.at(self.checksums, handles, sums)
+        firsts = np.array(self._firsts, dtype=np.int64).repeat(counts)
+        self._link(handles, firsts, firsts + spans - 1)
+        commands.clear()
+        self._firsts.clear()
         self._buffered = 0
 
     def _link(self, handles: Ints, firsts: Ints, lasts: Ints) -> None:
@@ -134,11 +142,6 @@ class Emissions:
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
         return np.concatenate(self._segments, axis=1)
-
-    def counts(self) -> Ints:
-        """Return to how many requests each emission went."""
-        runs = np.array(self._runs, dtype=np.int64).reshape(-1, 2)
-        return np.repeat(runs[:, 1], runs[:, 0])
 
     def out(self, column: Ints) -> Ints:
         """Return the times of emissions given by number; -1 for those below 0."""

@@ -16,6 +16,14 @@ from stepahead_models.workload import Workload
 
 #: Token ids of the workloads here are below this.
 VOCABULARY: Final = 1000
+#: Build 100 ns, fill 10, notice 5, sample 20, publish 30, whatever is in the batch.
+ROUND_CPU: Final = CpuModel(
+    build=CpuTerms(base_ns=100),
+    fill=CpuTerms(base_ns=10),
+    synchronisation=CpuTerms(base_ns=5),
+    host_sampling=CpuTerms(base_ns=20),
+    result_processing=CpuTerms(base_ns=30),
+)
 _NEVER: Final = -1
 _GROUP: Final = 8
 

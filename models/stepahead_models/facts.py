@@ -47,13 +47,23 @@ class Facts:
         """Tell whether a fact waits or occurs by ``at``."""
         return bool(self._waiting) or (bool(self._coming) and self._coming[0][0] <= at)
 
+    def take_by(self, at: int) -> tuple[int, int, int] | None:
+        """Take the next fact as `take` does, or None when none waits or occurs by ``at``."""
+        if not self._waiting and (not self._coming or self._coming[0][0] > at):
+            return None
+        return self.take(at)
+
     def take(self, free_at: int) -> tuple[int, int, int] | None:
         """Take the next fact for a host that is free at ``free_at``: (delivery, class, subject)."""
         coming, waiting = self._coming, self._waiting
         if not waiting:
             if not coming:
                 return None
-            free_at = max(free_at, coming[0][0])
+            at, kind, sequence, subject = heappop(coming)
+            free_at = max(free_at, at)
+            if not coming or coming[0][0] > free_at:
+                return free_at, kind, subject
+            heappush(waiting, (kind, sequence, subject))
         while coming and coming[0][0] <= free_at:
             _, kind, sequence, subject = heappop(coming)
             heappush(waiting, (kind, sequence, subject))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.commands import DispatchBatch, EmitTokens, PrepareBatch
+from stepahead.commands import (
+    DispatchBatch,
+    EmitTokens,
+    LoadBlocks,
+    PrepareBatch,
+    StoreBlocks,
+)
 from stepahead.stretches import Repeat
 from stepahead_models.device import Device
 from stepahead_models.facts import FactClass, Facts
@@ -26,10 +30,8 @@ from stepahead_models.walk import Steady, walk
 _LEAP_TURNS_MAX: Final = 1 << 14
 
 
-@dataclass(slots=True)
-class _Outstanding:
-    command: PrepareBatch
-    shape: BatchShape
+#: A batch that is not back yet, and what it costs by.
+_Outstanding: TypeAlias = tuple[PrepareBatch, BatchShape]
 
 
 def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
@@ -54,17 +56,24 @@ def _later(behind: list[PrepareBatch], repeat: Repeat, turns: int) -> list[Prepa
             source = behind[place + turns]
             rows, slots, blocks = source.block_rows, source.block_slots, source.blocks
         else:
-            chosen = slice(*np.searchsorted(repeat.block_turns, (turn, turn + 1)).tolist())
-            rows, slots = repeat.block_rows[chosen], repeat.block_slots[chosen]
-            blocks = repeat.blocks[chosen]
+            start, stop = repeat.block_turns.searchsorted((turn, turn + 1)).tolist()
+            rows, slots = repeat.block_rows[start:stop], repeat.block_slots[start:stop]
+            blocks = repeat.blocks[start:stop]
         later.append(
-            replace(
-                command,
+            PrepareBatch(
                 batch_id=command.batch_id + turns,
+                seats=command.seats,
+                handles=command.handles,
+                epochs=command.epochs,
                 positions=command.positions + turns,
+                token_counts=command.token_counts,
+                samples=command.samples,
                 block_rows=rows,
                 block_slots=slots,
                 blocks=blocks,
+                history_rows=command.history_rows,
+                history_positions=command.history_positions,
+                history_tokens=command.history_tokens,
             )
         )
     return later
@@ -137,49 +146,57 @@ class Host:
         self._lookahead: Final = lookahead
         self._engine: Final = engine
         self._outstanding: Final[dict[int, _Outstanding]] = {}
-        self._dispatched: _Outstanding | None = None
+        self._dispatched: PrepareBatch | None = None
 
     def build(self, command: PrepareBatch) -> None:
         """Build a batch; that it is prepared becomes a fact when this is done."""
+        batch_id = command.batch_id
         self._recorder.select(command, self.time.host_free_at)
         self._executor.prepare(command)
+        sampling = np.count_nonzero(command.samples)
         shape = BatchShape(
             command.positions,
             command.token_counts,
-            int(np.count_nonzero(command.samples)),
+            int(sampling),
             len(command.blocks),
             drafts=command.drafts,
         )
-        self._outstanding[command.batch_id] = _Outstanding(command, shape)
-        done = self.time.prepare(self._device.build_ns(shape, command.batch_id), self.live_since)
-        self._facts.add(done, FactClass.PREPARED, command.batch_id)
+        self._outstanding[batch_id] = command, shape
+        done = self.time.prepare(self._device.build_ns(shape, batch_id), self.live_since)
+        self._facts.add(done, FactClass.PREPARED, batch_id)
+
+    def submit(self, command: LoadBlocks | StoreBlocks) -> None:
+        """Set a copy up and give it to the copy engines, which begin when this is done."""
+        begins = self.time.work(self._device.submit_ns(len(command.blocks)))
+        self._engine.begin(command, begins)
 
     def dispatch(self, command: DispatchBatch) -> None:
         """Fill a batch and start the NPU; its end is a fact."""
-        batch = self._outstanding[command.batch_id]
+        batch_id = command.batch_id
+        batch, shape = self._outstanding[batch_id]
         time, device = self.time, self._device
         self._executor.dispatch(command)
-        rows = len(command.live)
         pruned = 0
         if command.pruned:
-            pruned = rows - int(np.count_nonzero(command.live))
-            batch.shape = _without(batch.command, command.live)
-        time.work(device.fill_ns(rows - pruned, command.batch_id, pruned))
+            shape = _without(batch, command.live)
+            pruned = len(batch.seats) - shape.rows
+            self._outstanding[batch_id] = batch, shape
+        time.work(device.fill_ns(shape.rows, batch_id, pruned))
         before = time.npu_end
-        duration = device.step_ns(batch.shape, command.batch_id)
+        duration = device.step_ns(shape, batch_id)
         if self._engine.busy:
-            handles = batch.command.handles[command.live]
+            handles = batch.handles[command.live]
             duration += self._engine.exposed_ns(handles, time.host_free_at, duration)
         span = time.run_npu(duration)
         gap = span[0] - max(before, self.live_since) if before >= 0 else NEVER
-        self._recorder.dispatch(batch.command, command, span, gap, batch.shape.tokens)
+        self._recorder.dispatch(batch, command, span, gap, shape.tokens)
         self._dispatched = batch
-        self._facts.add(span[1], FactClass.EXECUTED, command.batch_id)
+        self._facts.add(span[1], FactClass.EXECUTED, batch_id)
 
     def collect(self, batch_id: int) -> None:
         """Learn that the NPU is done, and sample; only then the batch counts as executed."""
-        shape = self._outstanding[batch_id].shape
-        duration = self._device.collect_ns(len(shape.positions), shape.samples, batch_id)
+        _, shape = self._outstanding[batch_id]
+        duration = self._device.collect_ns(shape.rows, shape.samples, batch_id)
         self._facts.add(self.time.work(duration), FactClass.EXECUTED, batch_id)
 
     def execute(self, batch_id: int) -> Samples:
@@ -188,15 +205,16 @@ class Host:
         self._dispatched = None
         return self._executor.execute(batch_id)
 
-    def publish(self, command: EmitTokens, earlier: Ints) -> Sequence[int]:
-        """Process results; return when each step's tokens are out, ``earlier`` being known."""
-        requests = len(command.handles)
-        tokens = requests if command.counts is None else int(command.counts.sum())
+    def publish(self, command: EmitTokens, earlier: Ints) -> int:
+        """Process results; return when the last step's tokens are out.
+
+        Those of the steps before, if there are any, were out at ``earlier``.
+        """
+        requests, counts = len(command.handles), command.counts
+        tokens = -1 if counts is None else int(counts.sum())
         out = self.time.work(self._device.publish_ns(requests, command.batch_id, tokens))
-        times = array("q", earlier.tobytes())
-        times.append(out)
-        self._recorder.emit(command, times)
-        return times
+        self._recorder.emit(command, earlier, out)
+        return out
 
     def abandon(self, batch_id: int) -> None:
         """Forget a prepared batch."""
@@ -207,7 +225,7 @@ class Host:
         """A request has ended; ``discards`` if a row of it on the NPU has lost its use."""
         self._executor.end(handle)
         if discards and self._dispatched is not None:
-            command = self._dispatched.command
+            command = self._dispatched
             rows = np.flatnonzero(command.handles == handle)
             if len(rows):
                 self._recorder.discard(command, rows, self.time.npu_end - self.time.npu_start)
@@ -219,20 +237,21 @@ class Host:
 
         Beyond the last of them lies ``until``, if steps take no less time than this one.
         """
-        handles = self._outstanding[batch_id].command.handles
-        if len(self._outstanding) <= self._lookahead or any(
-            other.command.handles is not handles for other in self._outstanding.values()
-        ):
+        if len(self._outstanding) <= self._lookahead:
             return 0
-        turns = min(self._executor.turns_to_end(batch_id), _LEAP_TURNS_MAX)
-        if until is None or turns < 1:
-            return turns
-        step = max(self.time.npu_end - self.time.npu_start, 1)
-        return min(turns, (until - self.time.host_free_at) // step)
+        handles = self._outstanding[batch_id][0].handles
+        for other, _ in self._outstanding.values():
+            if other.handles is not handles:
+                return 0
+        turns = _LEAP_TURNS_MAX
+        if until is not None:
+            step = max(self.time.npu_end - self.time.npu_start, 1)
+            turns = min(turns, (until - self.time.host_free_at) // step)
+        return min(turns, self._executor.turns_to_end(batch_id)) if turns > 0 else 0
 
     def positions(self, batch_id: int) -> tuple[Ints, Ints]:
         """Return handles and positions of an outstanding batch."""
-        command = self._outstanding[batch_id].command
+        command, _ = self._outstanding[batch_id]
         return command.handles, command.positions
 
     def leap(self, repeat: Repeat, until: int | None) -> tuple[Ints, Ints, int] | None:
@@ -241,29 +260,27 @@ class Host:
         Returns:
             Tokens of all steps, when the tokens of all but the last were out, and new blocks.
         """
-        turns = repeat.steps - 1
-        rows = len(repeat.seats)
-        new_blocks = np.bincount(repeat.block_turns, minlength=turns)
+        rows, first = len(repeat.seats), repeat.batch_id
         steady = Steady(
-            batch_id=repeat.batch_id,
+            batch_id=first,
             positions=repeat.positions,
             lookahead=self._lookahead,
             select_after=repeat.select_after,
-            new_blocks=new_blocks,
+            new_blocks=np.bincount(repeat.block_turns, minlength=repeat.steps - 1),
             until=until,
         )
         walked = walk(self._device, self.time, steady)
-        if not walked.turns:
+        turns = walked.turns
+        if not turns:
             return None
-        first = repeat.batch_id
         self._recorder.repeat(first + 1, rows, walked.starts, walked.ends)
         batches = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         self._dispatched = None
-        behind = _later([batch.command for batch in batches[1:]], repeat, walked.turns)
+        behind = _later([command for command, _ in batches[1:]], repeat, turns)
         for command in behind:
             shape = BatchShape(
                 command.positions, command.token_counts, rows, len(command.blocks), rows
             )
-            self._outstanding[command.batch_id] = _Outstanding(command, shape)
-        tokens = self._executor.leap(repeat, walked.turns, behind)
-        return tokens, walked.outs, int(new_blocks[: walked.turns].sum())
+            self._outstanding[command.batch_id] = command, shape
+        tokens = self._executor.leap(repeat, turns, behind)
+        return tokens, walked.outs, int(repeat.block_turns.searchsorted(turns))

@@ -24,7 +24,6 @@ class DeviceModelError(StepaheadError):
     """A device model was asked for something outside its numbers, or built from unusable ones."""
 
 
-@dataclass(slots=True)
 class BatchShape:
     """What a batch costs by: sizes only, no identity.
 
@@ -39,21 +38,28 @@ class BatchShape:
             where no row has any.
     """
 
-    positions: Ints
-    token_counts: Ints
-    sampling_rows: int
-    new_blocks: int = 0
-    tokens: int = -1
-    drafts: Ints | None = None
+    __slots__ = (
+        "drafts", "new_blocks", "positions", "rows", "sampling_rows", "token_counts", "tokens",
+    )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        if self.tokens < 0:
-            self.tokens = int(self.token_counts.sum())
-
-    @property
-    def rows(self) -> int:
-        """Rows of the batch."""
-        return len(self.positions)
+    def __init__(  # noqa: PLR0913 - the sizes of a batch
+        self,
+        positions: Ints,
+        token_counts: Ints,
+        sampling_rows: int,
+        new_blocks: int = 0,
+        tokens: int = -1,
+        *,
+        drafts: Ints | None = None,
+    ) -> None:
+        self.drafts = drafts
+        self.positions = positions
+        self.token_counts = token_counts
+        self.sampling_rows = sampling_rows
+        self.new_blocks = new_blocks
+        self.tokens = sum(token_counts.tolist()) if tokens < 0 else tokens
+        #: Rows of the batch.
+        self.rows = len(positions)
 
     @property
     def samples(self) -> int:
@@ -135,17 +141,23 @@ class RooflineNpu:
         """Return how long the NPU executes one batch."""
         tokens = shape.tokens
         compute = tokens * self.compute_units_per_token
-        kv_tokens = int(shape.positions.sum()) + tokens
+        # As a list: most batches have a handful of rows.
+        positions: list[int] = shape.positions.tolist()
+        kv_tokens = sum(positions) + tokens
         memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
         return max(compute, memory) // _UNITS_PER_NS + self.overhead_ns
 
     def repeat_ns(self, positions: Ints, steps: int) -> Ints:
         """Return how long each of ``steps`` decode steps in a row takes; see `NpuModel`."""
         rows = len(positions)
-        kv_tokens = int(positions.sum()) + rows + rows * np.arange(steps, dtype=np.int64)
-        memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
-        compute = rows * self.compute_units_per_token
-        return np.maximum(memory, compute) // _UNITS_PER_NS + self.overhead_ns
+        kv_tokens = sum(positions.tolist()) + rows
+        units = np.arange(steps, dtype=np.int64)
+        units *= rows * self.memory_units_per_kv_token
+        units += self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
+        np.maximum(units, rows * self.compute_units_per_token, out=units)
+        units //= _UNITS_PER_NS
+        units += self.overhead_ns
+        return units
 
 
 class Polyline:

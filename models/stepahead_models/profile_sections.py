@@ -78,11 +78,28 @@ class DmaSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return self.latency_ns.value + round(size_bytes * 1_000_000_000 / self.bytes_per_s.value)
 
 
+class SubmitSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the host pays to set one copy up: a call, and a descriptor per KV block."""
+
+    base_ns: Sourced[Nanoseconds] | None = None
+    per_block_ns: Sourced[Nanoseconds] | None = None
+
+
 class DmaChannels(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Both directions; they run side by side."""
+    """Both directions, which run side by side; without ``submit`` the host sets up for nothing."""
 
     host_to_device: DmaSection
     device_to_host: DmaSection
+    submit: SubmitSection | None = None
+
+    def submit_terms(self) -> CpuTerms:
+        """Return what setting a copy up costs the host."""
+        if self.submit is None:
+            return CpuTerms()
+        return CpuTerms(
+            base_ns=value_or_zero(self.submit.base_ns),
+            per_block_ns=value_or_zero(self.submit.per_block_ns),
+        )
 
 
 class TermsSection(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

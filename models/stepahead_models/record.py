@@ -68,8 +68,8 @@ class RunRecord:
             `NEVER` for the first step.
 
     Per emission, shape ``(emissions,)``:
-        emission_times_ns, emission_requests: when, and to how many requests, at least one token
-        each. Segment i says that request ``segment_requests[i]`` got a token in each emission from
+        emission_times_ns: when some requests got at least one token each.
+        Segment i says that request ``segment_requests[i]`` got a token in each emission from
         ``segment_firsts[i]`` to ``segment_lasts[i]``.
 
     Attributes:
@@ -110,7 +110,6 @@ class RunRecord:
     step_live_rows: Ints
     step_gaps_ns: Ints
     emission_times_ns: Ints
-    emission_requests: Ints
     segment_requests: Ints
     segment_firsts: Ints
     segment_lasts: Ints

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -27,6 +27,10 @@ from stepahead_models.tokens import Ints
 from stepahead_models.workload import Workload
 
 _LITTLE: Final = sys.byteorder == "little"
+#: So many decisions are hashed at once.
+_HASHED_TOGETHER: Final = 1 << 12
+#: A run of like device steps: see `Recorder`.
+_RUN: Final = Struct("=6q").pack
 _OUTCOMES: Final = {
     FinishReason.STOP: Outcome.STOP,
     FinishReason.LENGTH: Outcome.LENGTH,
@@ -62,21 +66,29 @@ class Recorder:
         self._starts: Final = array("q")
         self._step_ends: Final = array("q")
         #: Runs of like steps: steps, first batch, rows, tokens, live rows, gap before the first.
-        self._step_runs: Final = array("q")
+        self._step_runs: Final = bytearray()
         self._waiting_times: Final = array("q")
         self._waiting_counts: Final = array("q")
         self._decisions: Final = hashlib.sha256(b"stepahead decisions 1\n")
+        self._unhashed: Final[list[bytes]] = []
         self._row_set: PrepareBatch | None = None
         self._dispatched: Ints | None = None
         #: Dead rows that were dispatched: handle, tokens, time and tokens of the device step.
-        self._dead: Final[list[tuple[int, Ints, int, int]]] = []
+        self._dead: Final = array("q")
         self.discarded = Waste()
         self.events = 0
 
     # -- decisions ----------------------------------------------------------------------------
 
     def _decide(self, kind: bytes, *numbers: int) -> None:
-        self._decisions.update(kind + struct.pack(f"<{len(numbers)}q", *numbers))
+        column = array("q", numbers)  # a time beyond 64 bits is an OverflowError here
+        if not _LITTLE:
+            column.byteswap()
+        self._unhashed.append(kind + column.tobytes())
+
+    def _hash(self) -> None:
+        self._decisions.update(b"".join(self._unhashed))
+        self._unhashed.clear()
 
     def arrive(self, request: int, arrived_at: int, at: int, handle: int | None) -> None:
         """A request was reported; ``handle`` is None when it was refused."""
@@ -117,7 +129,9 @@ class Recorder:
             return
         self._decide(b"rows", command.batch_id, at, len(command.seats))
         for column in (command.handles, command.epochs, command.positions, command.token_counts):
-            self._decisions.update((column if _LITTLE else column.astype("<i8")).tobytes())
+            self._unhashed.append((column if _LITTLE else column.astype("<i8")).tobytes())
+        if len(self._unhashed) > _HASHED_TOGETHER:
+            self._hash()
 
     # -- device -------------------------------------------------------------------------------
 
@@ -134,7 +148,7 @@ class Recorder:
         rows = live if command.pruned else len(batch.seats)
         self._starts.append(span[0])
         self._step_ends.append(span[1])
-        self._step_runs.extend((1, batch.batch_id, rows, tokens, live, gap_ns))
+        self._step_runs.extend(_RUN(1, batch.batch_id, rows, tokens, live, gap_ns))
         handles, self._dispatched = self._dispatched, batch.handles
         if self._undispatched and handles is not batch.handles:
             started = self._undispatched.intersection(batch.handles.tolist())
@@ -146,31 +160,31 @@ class Recorder:
         if live < rows:
             # Why a row is dead is known when its end is reported, which may be after the dispatch.
             for row in np.flatnonzero(~command.live).tolist():
-                handle, counts = int(batch.handles[row]), batch.token_counts[row : row + 1]
-                self._dead.append((handle, counts, span[1] - span[0], tokens))
+                handle, count = batch.handles.item(row), batch.token_counts.item(row)
+                self._dead.extend((handle, count, span[1] - span[0], tokens))
 
     def repeat(self, batch_id: int, rows: int, starts: Ints, ends: Ints) -> None:
         """The steady batches from ``batch_id`` on ran one token per row, all rows live."""
         gap = int(starts[0]) - self._step_ends[-1]
         self._starts.frombytes(starts.tobytes())
         self._step_ends.frombytes(ends.tobytes())
-        self._step_runs.extend((len(starts), batch_id, rows, rows, rows, gap))
+        self._step_runs.extend(_RUN(len(starts), batch_id, rows, rows, rows, gap))
 
     def _waste(self, outcome: Outcome) -> Waste:
-        waste = Waste()
-        for handle, tokens, step_ns, step_tokens in self._dead:
-            if self._outcomes[self._request_of[handle]] == outcome:
-                waste = waste.plus(tokens, step_ns, step_tokens)
-        return waste
+        dead = np.array(self._dead, dtype=np.int64).reshape(-1, 4)
+        ended = [self._outcomes[self._request_of[handle]] for handle in dead[:, 0].tolist()]
+        _, tokens, step_ns, step_tokens = dead[np.array(ended, dtype=np.int64) == outcome].T
+        spent = step_ns * tokens // np.maximum(step_tokens, 1)
+        return Waste(len(tokens), int(tokens.sum()), int(spent.sum()))
 
     def discard(self, batch: PrepareBatch, rows: NDArray[np.intp], step_ns: int) -> None:
         """Rows on the NPU lost their request."""
         tokens = int(batch.token_counts.sum())
         self.discarded = self.discarded.plus(batch.token_counts[rows], step_ns, tokens)
 
-    def emit(self, command: EmitTokens, times: Sequence[int]) -> None:
-        """Tokens are out, step ``i`` of the command at ``times[i]``; with drafts all at once."""
-        self._emissions.add(command, times)
+    def emit(self, command: EmitTokens, earlier: Ints, last: int) -> None:
+        """Tokens are out: of the last step at ``last``, of the steps before at ``earlier``."""
+        self._emissions.add(command, earlier, last)
         if self._kept is not None:
             self._kept.append(command)
 
@@ -192,6 +206,7 @@ class Recorder:
         counters: Mapping[str, int],
     ) -> RunRecord:
         """Return the record of the run."""
+        self._hash()
         emissions = self._emissions
         segments = emissions.segments()
         handles = np.fromiter(self._request_of.keys(), dtype=np.int64, count=len(self._request_of))
@@ -230,7 +245,6 @@ class Recorder:
             step_live_rows=live,
             step_gaps_ns=gaps,
             emission_times_ns=np.frombuffer(emissions.times, dtype=np.int64),
-            emission_requests=emissions.counts(),
             segment_requests=owner[segments[0]],
             segment_firsts=segments[1],
             segment_lasts=segments[2],
@@ -258,7 +272,7 @@ class Recorder:
 
     def _expanded(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
         """Return batch, rows, tokens, live rows and gap of each device step, from the runs."""
-        runs = np.array(self._step_runs, dtype=np.int64).reshape(-1, 6)
+        runs = np.frombuffer(self._step_runs, dtype=np.int64).reshape(-1, 6)
         steps = runs[:, 0]
         firsts = np.cumsum(steps) - steps
         batches, rows, tokens, live = (np.repeat(runs[:, place], steps) for place in range(1, 5))

@@ -186,6 +186,9 @@ class Simulation:
         )
         self._ready_due = False
         self._collected = NEVER
+        #: When the last event was done with. The host's clock may be ahead of it: facts that
+        #: concern nobody any more, like the patience of a client that was served, move it too.
+        self._busy_until = 0
         #: The newest wake-up: its serial number, and the kernel's name for it.
         self._wake = (0, NEVER)
         self._arrivals_ns: Final[list[int]] = workload.arrivals_ns.tolist()
@@ -240,7 +243,7 @@ class Simulation:
             )
         pool, counters, time = self.kernel.pool, self.kernel.counters, self._host.time
         return self._recorder.close(
-            duration_ns=self.now,
+            duration_ns=self._busy_until,
             time=time,
             margin_ppm=self.kernel.margin_ppm,
             pending_block_ns=self._usage.pending_block_ns,
@@ -255,16 +258,21 @@ class Simulation:
         """Deliver the earliest fact and carry out the answer; False when nothing is left."""
         facts, time = self._facts, self._host.time
         while True:
-            if self._ready_due and not facts.any_by(time.host_free_at):
-                self._ready_due = False
-                self._deliver(HostReady(at=time.host_free_at))
-                return True
-            fact = facts.take(time.host_free_at)
-            if fact is None:
-                return False
+            if self._ready_due:
+                fact = facts.take_by(time.host_free_at)
+                if fact is None:
+                    self._ready_due = False
+                    self._deliver(HostReady(at=time.host_free_at))
+                    self._busy_until = time.host_free_at
+                    return True
+            else:
+                fact = facts.take(time.host_free_at)
+                if fact is None:
+                    return False
             time.host_free_at, kind, subject = fact
             if self._report(kind, subject):
                 self._ready_due = True
+                self._busy_until = time.host_free_at
                 return True
 
     def _report(self, kind: int, subject: int) -> bool:
@@ -355,24 +363,28 @@ class Simulation:
         self._usage.see(event.at)
         for observe in self._observers:
             observe(event, commands)
+        ends: list[FinishRequest] = []
         for command in commands:
-            self._carry_out(command, earlier)
+            if isinstance(command, PrepareBatch):
+                self._host.build(command)
+            elif isinstance(command, DispatchBatch):
+                self._host.dispatch(command)
+            elif isinstance(command, EmitTokens):
+                out = self._host.publish(command, earlier)
+                if self._patience:
+                    self._lose_patience(command, [*earlier.tolist(), out])
+            elif isinstance(command, FinishRequest):
+                ends.append(command)
+            else:
+                self._carry_out(command)
         # An end is carried out once all work of the step is done.
-        for command in commands:
-            if isinstance(command, FinishRequest):
-                self._finish(command)
+        for end in ends:
+            self._finish(end)
 
-    def _carry_out(self, command: Command, earlier: Ints) -> None:
-        if isinstance(command, PrepareBatch):
-            self._host.build(command)
-        elif isinstance(command, DispatchBatch):
-            self._host.dispatch(command)
-        elif isinstance(command, EmitTokens):
-            times = self._host.publish(command, earlier)
-            if self._patience:
-                self._lose_patience(command, times)
-        elif isinstance(command, LoadBlocks | StoreBlocks):
-            self._engine.begin(command, self._host.time.host_free_at)
+    def _carry_out(self, command: Command) -> None:
+        """Carry out one of the rarer commands."""
+        if isinstance(command, LoadBlocks | StoreBlocks):
+            self._host.submit(command)
         elif isinstance(command, AbandonBatch):
             self._host.abandon(command.batch_id)
         elif isinstance(command, WakeAt):
@@ -465,19 +477,23 @@ class _Usage:
         self._pool: Final = pool
         self._at = 0
         self._pending = 0
+        self._available_min = pool.num_blocks
         self.pending_block_ns = 0
-        self.blocks_max = 0
+
+    @property
+    def blocks_max(self) -> int:
+        """Return the most blocks in use (held or pending) at once."""
+        return self._pool.num_blocks - self._available_min
 
     def see(self, at: int) -> None:
         """The kernel has answered an event of time ``at``."""
+        pool = self._pool
         if self._pending:
             self.pending_block_ns += self._pending * (at - self._at)
         self._at = at
-        self._pending = self._pool.pending_count
-        self.grow(0)
+        self._pending = pool.pending_count
+        self._available_min = min(self._available_min, pool.available)
 
     def grow(self, blocks: int) -> None:
         """So many more blocks than now are about to be in use for a while."""
-        self.blocks_max = max(
-            self.blocks_max, self._pool.num_blocks - self._pool.available + blocks
-        )
+        self._available_min = min(self._available_min, self._pool.available - blocks)

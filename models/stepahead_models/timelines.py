@@ -26,9 +26,8 @@ class Timelines:
         start = self.host_free_at
         end = self.host_free_at = start + duration_ns
         self.cpu_busy_ns += duration_ns
-        hidden = min(end, self.npu_end) - max(start, self.npu_start)
-        if hidden > 0:
-            self.cpu_hidden_ns += hidden
+        if start < self.npu_end and end > self.npu_start:
+            self.cpu_hidden_ns += min(end, self.npu_end) - max(start, self.npu_start)
         return end
 
     def prepare(self, duration_ns: int, live_since: int) -> int:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stepahead.arrays import EMPTY
-from stepahead_models.device import Device, TurnCosts
+from stepahead.arrays import EMPTY, Mask
+from stepahead_models.device import Device, Span, TurnCosts
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 
@@ -24,7 +23,7 @@ _FIRST_TURNS: Final = 256
 _FOREVER: Final = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Walk:
     """Times of the turns walked in ns, each of shape ``(turns,)``.
 
@@ -42,7 +41,7 @@ class Walk:
         return len(self.starts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Steady:
     """A steady state whose dispatched batch is about to be reported as executed.
 
@@ -65,31 +64,28 @@ class Steady:
     until: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Turns:
-    """What each turn adds, in ns from its begin; shape ``(turns,)``.
+    """Times of each turn in ns, from its begin.
 
-    ``whole`` tells whether it is a whole turn: the NPU is not done before the host selects, nor,
-    where the host was made to wait, before it has built, for from that the kernel learns.
-    ``hidden`` and ``exposed`` are CPU time while the NPU runs, and how long it waits for the
-    preparation.
+    ``whole`` tells whether it is a whole turn (None: all are): the NPU is not done before the host
+    selects, nor, where the host was made to wait, before it has built, for from that the kernel
+    learns. ``exposed`` is how long the NPU waits for the preparation, shape ``(turns,)``.
     """
 
-    start: Ints
+    start: Span
     end: Ints
-    out: Ints
+    out: Span
     length: Ints
-    whole: NDArray[np.bool_]
-    busy: Ints
-    hidden: Ints
+    whole: Mask | None
     exposed: Ints
 
 
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
     if steady.select_after and time.late:
-        return Walk(starts=EMPTY, ends=EMPTY, outs=EMPTY)
-    parts: list[tuple[Ints, Ints, Ints]] = []
+        return Walk(EMPTY, EMPTY, EMPTY)
+    parts: list[Walk] = []
     limit, done = len(steady.new_blocks), 0
     until = _FOREVER if steady.until is None else steady.until
     while done < limit:
@@ -100,66 +96,91 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
             steady.batch_id + done,
             steady.lookahead,
         )
-        turns = _ahead(costs, steady.select_after) if steady.lookahead else _eager(costs)
+        ahead = steady.lookahead > 0
+        turns = _ahead(costs, steady.select_after) if ahead else _eager(costs)
         parts.append(_advance(time, turns, until))
+        _account(time, costs, turns.exposed[: parts[-1].turns], ahead=ahead)
         done += steps
-        if len(parts[-1][0]) < steps:
+        if parts[-1].turns < steps:
             break
-    starts, ends, outs = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Walk(starts=starts, ends=ends, outs=outs)
+    if len(parts) == 1:
+        return parts[0]
+    return Walk(
+        np.concatenate([part.starts for part in parts]),
+        np.concatenate([part.ends for part in parts]),
+        np.concatenate([part.outs for part in parts]),
+    )
 
 
 def _ahead(costs: TurnCosts, select_after: int) -> _Turns:
     """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect."""
     start = costs.fill
-    end = start + costs.step
+    end = costs.step + start
     out = start + costs.publish
-    selected = np.maximum(out, select_after)
-    built = selected + costs.build
-    return _Turns(
-        start=start,
-        end=end,
-        out=out,
-        length=np.maximum(end, built) + costs.collect,
-        whole=(end > selected) & (end >= built) if select_after else end > selected,
-        busy=out + costs.build + costs.collect,
-        hidden=costs.publish + np.minimum(costs.build, end - selected),
-        exposed=np.maximum(built - end, 0),
-    )
+    selected = np.maximum(out, select_after) if select_after else out
+    over: Ints = np.maximum(end, selected + costs.build)
+    exposed = over - end
+    whole = end > selected
+    if select_after:
+        whole &= exposed == 0
+    length: Ints = np.add(over, costs.collect)
+    return _Turns(start=start, end=end, out=out, length=length, whole=whole, exposed=exposed)
 
 
 def _eager(costs: TurnCosts) -> _Turns:
     """Publish, build the next batch, dispatch it, wait for the NPU, collect."""
-    out = costs.publish
-    start = out + costs.build + costs.fill
-    end = start + costs.step
+    start = costs.publish + costs.build + costs.fill
+    end = costs.step + start
+    length: Ints = np.add(end, costs.collect)
     return _Turns(
         start=start,
         end=end,
-        out=out,
-        length=end + costs.collect,
-        whole=np.ones(len(end), dtype=np.bool_),
-        busy=start + costs.collect,
-        hidden=np.zeros_like(end),
-        exposed=costs.build,
+        out=costs.publish,
+        length=length,
+        whole=None,
+        exposed=np.broadcast_to(costs.build, end.shape),
     )
 
 
-def _advance(time: Timelines, turns: _Turns, until: int) -> tuple[Ints, Ints, Ints]:
+def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
     """Move the clock by the turns that are whole and over before ``until``; return their times."""
-    collected = turns.length.cumsum() + time.host_free_at
-    stops = ~(turns.whole & (collected < until))
-    count = int(stops.argmax()) if np.count_nonzero(stops) else len(stops)
-    begins = collected[:count] - turns.length[:count]
-    starts, ends, outs = (begins + column[:count] for column in (turns.start, turns.end, turns.out))
-    if count:
-        exposed = turns.exposed[:count]
-        time.host_free_at = int(collected[count - 1])
-        time.npu_start, time.npu_end = int(starts[-1]), int(ends[-1])
-        time.cpu_busy_ns += int(turns.busy[:count].sum())
-        time.cpu_hidden_ns += int(turns.hidden[:count].sum())
-        time.preparations += count
+    collected = turns.length.cumsum()
+    collected += time.host_free_at
+    count = int(collected.searchsorted(until))
+    if count and turns.whole is not None:
+        least = int(turns.whole[:count].argmin())
+        count = count if turns.whole[least] else least
+    if not count:
+        return Walk(EMPTY, EMPTY, EMPTY)
+    begins = (collected - turns.length)[:count]
+    starts = begins + _first(turns.start, count)
+    ends = begins + turns.end[:count]
+    time.host_free_at = int(collected[count - 1])
+    time.npu_start, time.npu_end = int(starts[-1]), int(ends[-1])
+    return Walk(starts, ends, begins + _first(turns.out, count))
+
+
+def _account(time: Timelines, costs: TurnCosts, exposed: Ints, *, ahead: bool) -> None:
+    """Add up the CPU time of the first turns, as many as ``exposed`` has entries."""
+    count = len(exposed)
+    if not count:
+        return
+    waited = int(exposed.sum())
+    beside = _sum(costs.publish, count) + _sum(costs.build, count)
+    time.cpu_busy_ns += beside + _sum(costs.fill, count) + _sum(costs.collect, count)
+    if ahead:
+        # The NPU runs from before the publishing until it waits for the build.
+        time.cpu_hidden_ns += beside - waited
+    time.preparations += count
+    time.exposed_ns += waited
+    if waited:
         time.exposed_preparations += int(np.count_nonzero(exposed))
-        time.exposed_ns += int(exposed.sum())
-        time.late = bool(exposed[-1])
-    return starts, ends, outs
+    time.late = bool(exposed[-1])
+
+
+def _first(span: Span, count: int) -> Span:
+    return span if isinstance(span, int) else span[:count]
+
+
+def _sum(span: Span, count: int) -> int:
+    return span * count if isinstance(span, int) else int(span[:count].sum())

@@ -52,6 +52,7 @@ def tiers(choose: Choose) -> KernelConfig:
         layerwise_reload=pages > 0 and choose((False, True)),
         load_deadline_ns=choose((0, 0, 15)),
         remote=lookahead == 0 and choose((False, True)),
+        num_speculative_tokens=0 if lookahead else choose((0, 0, 2)),
     )
 
 
@@ -70,6 +71,8 @@ def wander(bench: TierBench, choose: Choose, steps: int) -> None:
     """Let anything happen that may, ``steps`` times, then let everything come to its end."""
     for _ in range(steps):
         kind = choose(("run", "run", "arrive", "arrive", "go", "go", "other"))
+        if bench.config.num_speculative_tokens:
+            bench.luck = choose((1, 0, 5))
         if kind == "run":
             run_on(bench, choose((5, 20, 60)))
         elif kind == "go":

@@ -199,6 +199,47 @@ def test_the_youngest_prompt_leaves_the_tokens_that_drafts_take() -> None:
     assert (batch.token_counts.tolist(), drafts(batch)) == ([3, 4, 2], [2, 0, 0])
 
 
+def test_a_prompt_may_be_left_no_token_by_drafts() -> None:
+    """Ten tokens are five and five: the prompt behind the decode rows has no row this time."""
+    kernel = make(max_num_batched_tokens=10, max_tokens_per_row=5, num_speculative_tokens=4)
+    decoding(kernel, 1)
+    arrive(kernel, 4, 8)
+    batch = dispatch(kernel)
+    assert (batch.token_counts.tolist(), drafts(batch)) == ([5, 4, 1], [4, 0, 0])
+    kernel.step(result(2, (12,), (22,), most=4))
+    batch = dispatch(kernel)
+    assert (batch.token_counts.tolist(), drafts(batch)) == ([5, 5], [4, 4])
+
+
+@pytest.mark.parametrize(
+    ("budget", "counts", "guessed"),
+    [(4, [3, 1], [2, 0]), (5, [3, 2], [2, 0]), (6, [3, 2, 1], [2, 0, 0])],
+)
+def test_a_prompt_that_lacks_two_tokens_has_what_drafts_leave(
+    budget: int, counts: list[int], guessed: list[int]
+) -> None:
+    """One token, just both, and one for the next in line: never more than there are."""
+    kernel = make(max_num_batched_tokens=budget, max_tokens_per_row=3)
+    decoding(kernel, 1)
+    arrive(kernel, budget - 1)
+    kernel.step(result(dispatch(kernel).batch_id, (12,)))
+    arrive(kernel, 2)
+    batch = select(kernel)
+    assert (batch.token_counts.tolist(), drafts(batch)) == (counts, guessed)
+
+
+def test_where_somebody_lacks_a_block_drafts_take_none() -> None:
+    """The younger needs two blocks and one is free: the elder has its token, and no draft in it."""
+    kernel = make(num_blocks=6, block_size=2, max_tokens_per_row=4)
+    decoding(kernel, 2, max_tokens=8)
+    arrive(kernel, 8, max_tokens=1)
+    assert drafts(dispatch(kernel)) == [2, 0]
+    kernel.step(result(2, (12, 13, 14)))
+    assert kernel.pool.available == 1
+    batch = select(kernel)
+    assert (batch.handles.tolist(), batch.token_counts.tolist(), drafts(batch)) == ([1], [1], None)
+
+
 def test_drafts_take_the_blocks_that_nobody_needs_in_order_of_rank() -> None:
     """One block is free: the elder's drafts have it, the younger's only what is left of its own."""
     kernel = decoding(make(num_blocks=5, block_size=2), 4, 2, max_tokens=3)
@@ -267,6 +308,7 @@ def test_accepted_drafts_go_out_with_the_token_behind_them() -> None:
     assert emit.offsets.tolist() == [1, 1]
     known = [(r.known, r.scheduled, r.settled, r.sampled) for r in kernel.requests()]
     assert known == [(7, 6, 6, (11, 12, 13, 14)), (4, 3, 3, (12, 22))]
+    assert [len(request.blocks) for request in kernel.requests()] == [3, 2]
     assert (kernel.counters.drafted_tokens, kernel.counters.accepted_tokens) == (4, 2)
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepahead import Kernel, KernelConfig, SelectionTiming
-from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.device import Device
 from stepahead_models.examples import (
+    ROUND_CPU,
     VOCABULARY,
     constant_device,
     mixed_workload,
@@ -25,17 +25,7 @@ from stepahead_models.tokens import HistoryHash
 from stepahead_models.workload import Workload
 
 EOS = 7
-#: Build 100, fill 10, notice 5, sample 20, publish 30; a device step takes 1000.
-MACHINE = constant_device(
-    1000,
-    CpuModel(
-        build=CpuTerms(base_ns=100),
-        fill=CpuTerms(base_ns=10),
-        synchronisation=CpuTerms(base_ns=5),
-        host_sampling=CpuTerms(base_ns=20),
-        result_processing=CpuTerms(base_ns=30),
-    ),
-)
+MACHINE = constant_device(1000, ROUND_CPU)
 
 
 def noisy(device: Device, spread_ppm: int, seed: int) -> Device:

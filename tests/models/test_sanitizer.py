@@ -253,6 +253,17 @@ def test_rejected_drafts_are_as_if_never_written() -> None:
     assert samples.tokens[0].tolist() == _oracle(0, 3)[-1:]
 
 
+def test_whoever_got_the_block_of_rejected_drafts_holds_it() -> None:
+    """Also when the request that had tried them there ends."""
+    script = _drafted(right=False)
+    script.prepare(3, [(1, 2, 0, 4)], [(0, 0, 3), (0, 1, 5)])
+    script.executor.end(1)
+    blocks = [(0, 0, 3), (0, 1, 6), (0, 2, 7)]
+    assert _fault(lambda: script.prepare(4, [(2, 3, 0, 6)], blocks)) == (
+        "request 'r2' in batch 4, block 3: the block is still in use by request 'r1'; " + WAY_OUT
+    )
+
+
 def test_a_request_that_goes_on_behind_rejected_drafts_is_reported() -> None:
     """Their positions hold nothing, wherever in them the row begins."""
     for position in (6, 7, 8):

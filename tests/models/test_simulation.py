@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.device import Device
 from stepahead_models.errors import SanitizerError, SimulationError
 from stepahead_models.examples import (
+    ROUND_CPU,
     VOCABULARY,
     constant_device,
     mixed_workload,
@@ -25,20 +26,13 @@ from stepahead_models.examples import (
     roofline_device,
 )
 from stepahead_models.record import Outcome, RunRecord, Waste
+from stepahead_models.recorder import Recorder
 from stepahead_models.simulation import Observer, Simulation
 from stepahead_models.tokens import HistoryHash, reference_tokens
 from stepahead_models.workload import Workload
 
 EOS = 7
-#: Build 100, fill 10, notice 5, sample 20, publish 30.
-CPU = CpuModel(
-    build=CpuTerms(base_ns=100),
-    fill=CpuTerms(base_ns=10),
-    synchronisation=CpuTerms(base_ns=5),
-    host_sampling=CpuTerms(base_ns=20),
-    result_processing=CpuTerms(base_ns=30),
-)
-MACHINE = constant_device(1000, CPU)
+MACHINE = constant_device(1000, ROUND_CPU)
 
 
 def _model() -> HistoryHash:
@@ -138,9 +132,40 @@ def test_an_arrival_during_a_job_is_delivered_at_its_end_and_joins_the_next_batc
     assert record.first_dispatches_ns.tolist() == [110, 1275]
 
 
+@pytest.mark.parametrize("timing", [None, *SelectionTiming])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_ends_with_its_last_work(timing: SelectionTiming | None, seed: int) -> None:
+    """What concerns nobody any more does not lengthen it: patience of the served, late wakes."""
+    workload = mixed_workload(seed, 4)
+    patient = np.where(workload.cancel_after_ns < 0, 10**13, workload.cancel_after_ns)
+    workload = replace(workload, cancel_after_ns=patient)
+    config = _config(lookahead=int(timing is not None), timing=timing or SelectionTiming.EARLY)
+    device = constant_device(1_000_000, CpuModel.zero())
+    record = _run(workload, config=config, device=device)
+    assert record.duration_ns == max(record.ends_ns.max(), record.step_ends_ns.max())
+
+
+def test_a_time_beyond_the_clock_is_an_overflow_wherever_it_is_taken_down() -> None:
+    """The commands tell an `OverflowError` in one sentence; no other error would do."""
+    late = 1 << 63
+    recorder = Recorder(plain_workload([4]), keep_tokens=False)
+    recorder.arrive(0, 0, 0, 0)
+    acts: tuple[Callable[[], None], ...] = (
+        lambda: recorder.arrive(0, 0, late, 0),
+        lambda: recorder.cancel(0, late),
+        lambda: recorder.finish(
+            FinishRequest(request_id="r0", handle=0, reason=FinishReason.STOP, output_tokens=1),
+            late,
+        ),
+    )
+    for act in acts:
+        with pytest.raises(OverflowError):
+            act()
+
+
 def test_npu_sampling_moves_the_sampling_into_the_device_step() -> None:
     """The step takes 40 + 2 ns longer, the host no longer samples for 20 ns."""
-    device = Device(npu=MACHINE.npu, cpu=CPU, npu_sampler=CpuTerms(base_ns=40, per_row_ns=2))
+    device = Device(npu=MACHINE.npu, cpu=ROUND_CPU, npu_sampler=CpuTerms(base_ns=40, per_row_ns=2))
     record = _run(plain_workload([4], max_tokens=[1]), device=device)
     assert record.step_ends_ns.tolist() == [1152]
     assert record.emission_times_ns.tolist() == [1187]

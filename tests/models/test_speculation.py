@@ -314,6 +314,17 @@ def test_a_draft_is_the_token_to_come_or_another_one(probability_ppm: int) -> No
         assert EOS in drafter.propose(np.array([0]), np.array([2]), np.array([4]))
 
 
+@pytest.mark.parametrize(("size", "eos"), [(2, None), (3, 1), (5, None)])
+def test_a_wrong_draft_differs_in_a_tiny_vocabulary_too(size: int, eos: int | None) -> None:
+    """Where a token drawn blindly would often be right."""
+    model = HistoryHash(vocab_size=size, eos_token_id=eos)
+    workload = plain_workload([4], max_tokens=[300])
+    drafter = Drafter(model, workload.prompts, workload.eos_at, _acceptance(NEVER))
+    drafts = drafter.propose(np.array([0]), np.array([0]), np.array([300]))[:, 0]
+    assert (drafts != reference_tokens(model, workload.prompts, 0, 300)).all()
+    assert set(drafts.tolist()) == set(range(size))
+
+
 # -- costs ------------------------------------------------------------------------------------
 
 

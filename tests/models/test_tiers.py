@@ -11,7 +11,7 @@ import pytest
 from stepahead import Kernel, KernelConfig
 from stepahead.commands import LoadBlocks
 from stepahead_models.closed_form import ClosedForm
-from stepahead_models.cpu import CpuModel
+from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.device import Device
 from stepahead_models.dma import Dma, DmaChannel
 from stepahead_models.errors import SanitizerError, SimulationError
@@ -109,6 +109,20 @@ def test_a_reload_costs_what_is_exposed(*, layerwise: bool, last: int) -> None:
     times = simulation.transfer_times
     assert (times.loads, times.stores, times.load_ns, times.store_ns) == (1, 1, 14, 14)
     assert times.exposed_ns == (11 if layerwise else 0)
+
+
+def test_setting_a_copy_up_costs_the_host() -> None:
+    """As the test above, with 5 ns per copy and 3 per block, on a host that is half as fast."""
+    device = replace(
+        constant_device(1000, CpuModel.zero().scaled(2)),
+        dma=DMA,
+        submit=CpuTerms(base_ns=5, per_block_ns=3),
+    )
+    simulation = _simulation(_config(num_blocks=2, host_pages=8), _turns(1, 1, 2, 1), device)
+    record = simulation.run()
+    # The first hit stores a block once its token is out; the load delays the last request.
+    assert _first_tokens(record) == [1000, 1000, 1000, 16 + 14 + 1000]
+    assert record.cpu_busy_ns == 2 * 16
 
 
 def test_the_last_layer_decides_when_the_copy_is_slower_than_the_step() -> None:

@@ -1,16 +1,28 @@
 """The commands as a user meets them: what they print, write and return."""
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from stepahead_models.traces import bundled_trace
 from stepahead_tools.__main__ import app, main, spread_objectives
+from stepahead_tools.advise_options import FIXED, AdviseOptions
+from stepahead_tools.names import meant
 from stepahead_tools.options import CompareOptions, ReplayOptions, unwrapped
 
 SMALL = ("--device", "fast", "--num-blocks", "400")
+#: Options that take no number.
+GIVEN = {
+    "enable_overlap_scheduling": (),
+    "check": (),
+    "print_config": (),
+    "journal": ("run.jsonl",),
+    "config": ("engine.toml",),
+}
 
 
 def run(*arguments: str) -> Result:
@@ -160,7 +172,7 @@ def test_bad_lines_are_skipped_when_asked_for_and_reported(tiny_trace: Path) -> 
             "--warmup 5 leaves none of the 5 requests to measure; give at most 4",
         ),
         (
-            ("demo", "--limit", "5", "--speed", "1", "--block-size", "24"),
+            (str(bundled_trace()), "--limit", "5", "--block-size", "24"),
             (
                 "--block-size 24 is not usable: trace 'mooncake_conversation_head' has hash ids "
                 "for 512 tokens, which a block size of 24 cannot share; use a divisor or a "
@@ -229,6 +241,79 @@ def test_help_explains_every_option_and_the_units_of_time(command: str, options:
     assert "Arrival times in a trace are ms" in words
     for group in ("Arguments", "Scheduling", "KV cache tiers", "Output"):
         assert f"\n{group}:\n" in done.stdout
+
+
+def test_the_help_of_advise_lists_what_it_takes() -> None:
+    """An option that a command refuses is not offered by it; all others are."""
+    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(
+        app, ["advise", "--help"]
+    )
+    listed = set(re.findall(r"--[a-z0-9-]+", done.stdout.partition("Arguments:")[2]))
+    for field in fields(AdviseOptions):
+        flag = f"--{field.name.replace('_', '-')}"
+        if field.name != "trace":
+            assert (flag in listed) == (field.name not in FIXED), flag
+    for name in FIXED:
+        flag = f"--{name.replace('_', '-')}"
+        refused = run("advise", "demo", flag, *GIVEN.get(name, ("1",)))
+        assert refused.exit_code == 2
+        assert f"takes no {flag};" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("replay", "demo", "--loop", "jit"),
+            (
+                "--loop jit is no choice; give one of eager, overlap, just-in-time; did you mean "
+                "just-in-time?"
+            ),
+        ),
+        (
+            ("replay", "demo", "--loop", "lazy"),
+            "--loop lazy is no choice; give one of eager, overlap, just-in-time",
+        ),
+        (
+            ("compare", "demo", "--loops", "eager,JIT"),
+            (
+                "--loops names 'jit', which is no loop; give some of eager, overlap, just-in-time, "
+                "separated by commas; did you mean just-in-time?"
+            ),
+        ),
+        (
+            ("advise", "demo", "--vary", "clients"),
+            "--vary clients is no choice; give one of load, concurrency",
+        ),
+    ],
+)
+def test_a_name_that_is_none_is_refused_with_those_there_are(
+    arguments: tuple[str, ...], sentence: str
+) -> None:
+    """And with the one that was meant, where that can be told."""
+    done = run(*arguments)
+    assert (done.exit_code, done.stderr) == (2, f"stepahead: {sentence}\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("jit", "just-in-time"),
+        ("just", "just-in-time"),
+        ("Over", "overlap"),
+        ("overlp", "overlap"),
+        ("e", "eager"),
+        ("o", None),
+        ("", None),
+        ("j", "just-in-time"),
+        ("x", None),
+    ],
+)
+def test_a_name_is_guessed_from_its_beginning_its_letters_or_its_initials(
+    word: str, found: str | None
+) -> None:
+    """One that could begin two of them is not guessed at."""
+    assert meant(word, ("eager", "overlap", "other", "just-in-time")) == found
 
 
 def test_the_list_of_commands_says_whole_sentences() -> None:

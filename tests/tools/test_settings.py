@@ -14,7 +14,7 @@ from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP, chosen_loop, compared_loops
 from stepahead_tools.options import CompareOptions, ReplayOptions
 from stepahead_tools.pacing import Pacing
-from stepahead_tools.settings import objectives, resolve
+from stepahead_tools.settings import DEMO_LOAD, objectives, resolve
 
 FAST = load_profile("fast")
 REPLAY = ReplayOptions(trace="t.jsonl")
@@ -142,7 +142,7 @@ def test_the_flag_must_agree_with_the_compared_loops() -> None:
 def test_one_option_sets_the_arrivals() -> None:
     """Speed, load, rate and concurrency exclude each other."""
     assert resolve(replace(REPLAY, rate=2.5), FAST).pacing == Pacing("rate", 2.5)
-    assert resolve(replace(REPLAY, trace="demo"), FAST).pacing == Pacing("load", 0.6)
+    assert resolve(replace(REPLAY, trace="demo"), FAST).pacing == Pacing("load", DEMO_LOAD)
     assert resolve(replace(REPLAY, trace="demo", speed=1.0), FAST).pacing == Pacing("speed", 1.0)
     with refusal("--load and --rate each set when requests arrive; give one of them"):
         resolve(replace(REPLAY, load=0.5, rate=2.0), FAST)

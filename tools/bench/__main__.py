@@ -19,7 +19,7 @@ import msgspec
 
 from bench import replays, steps
 from bench.machine import calibration_us, describe, median
-from bench.peers import VllmSteps
+from bench.peers import DynamoReplay, VllmSteps
 from stepahead_models.traces import bundled_trace, read_trace
 from stepahead_specs.explorer import Bounds, explore
 
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--trace", type=Path, help="a Mooncake trace; default: the bundled slice")
     parser.add_argument("--requests", type=int, nargs="+", help="lengths of the replayed traces")
     parser.add_argument("--vllm", help="an interpreter that has vLLM 0.33", metavar="PYTHON")
+    parser.add_argument("--dynamo", help="an interpreter that has Dynamo 1.6", metavar="PYTHON")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     result: dict[str, object] = {"machine": describe(), "calibration_us": calibration_us()}
@@ -144,18 +145,27 @@ def bench_replay(options: argparse.Namespace) -> list[Figures]:
     """CPU seconds and memory of an unchecked replay, by loop and length of the trace."""
     path, lengths = _trace(options)
     table: list[Figures] = []
+    dynamo = DynamoReplay(options.dynamo)
+    say(f"peer         {dynamo.version or 'Dynamo: not installed here, skipped (--dynamo PYTHON)'}")
     with tempfile.TemporaryDirectory() as folder:
         for loop in replays.LOOPS:
             before: tuple[int, replays.Process] | None = None
             for length in lengths:
                 longer = replays.repeated(path, length, Path(folder) / f"{length}.jsonl")
-                runs = [replays.replay(longer, loop, "--unchecked") for _ in range(options.pairs)]
+                pairs = [
+                    (replays.replay(longer, loop, "--unchecked"), dynamo.replay(longer))
+                    for _ in range(options.pairs)
+                ]
                 run = replays.Process(
-                    median([one.cpu_s for one in runs]), min(one.memory for one in runs)
+                    median([mine.cpu_s for mine, _ in pairs]), min(one.memory for one, _ in pairs)
                 )
                 line = f"{loop:12s} {length:7d} requests  {run.cpu_s:7.2f} s"
                 line += f"  {run.cpu_s / length * 1e6:7.0f} us each"
                 figures: Figures = {"loop": loop, "requests": length, "cpu_s": run.cpu_s}
+                ratios = [mine.cpu_s / peer.cpu_s for mine, peer in pairs if peer is not None]
+                if ratios:
+                    figures["dynamo_ratio"] = median(ratios)
+                    line += f"  {median(ratios):.2f} of Dynamo's"
                 if before is not None:
                     more, grown = length - before[0], run.memory - before[1].memory
                     figures["us_per_more"] = (run.cpu_s - before[1].cpu_s) / more * 1e6

@@ -8,7 +8,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
+from bench import replays
+
 _SCRIPT: Final = Path(__file__).with_name("vllm_steps.py")
+_DYNAMO: Final = Path(__file__).with_name("dynamo_replay.py")
+
+
+class DynamoReplay:
+    """Replays traces with Dynamo's mocker in processes of another interpreter.
+
+    Args:
+        interpreter: one that may have Dynamo; this one when None.
+    """
+
+    def __init__(self, interpreter: str | None) -> None:
+        self._interpreter: Final = interpreter or sys.executable
+        told = subprocess.run(
+            [self._interpreter, str(_DYNAMO)], capture_output=True, text=True, check=False
+        )
+        #: Name and version, or None where Dynamo is not installed.
+        self.version: Final = told.stdout.strip() or None
+
+    def replay(self, trace: Path) -> replays.Process | None:
+        """Replay a Mooncake trace with the measured settings; None without Dynamo."""
+        if self.version is None:
+            return None
+        limits = (
+            replays.NUM_BLOCKS, replays.BLOCK_SIZE, replays.BATCHED_TOKENS, replays.CONCURRENCY
+        )  # fmt: skip
+        command = (str(_DYNAMO), str(trace), replays.SPEED, *limits)
+        return replays.measured(command, self._interpreter)
 
 
 class VllmSteps:

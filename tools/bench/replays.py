@@ -19,9 +19,10 @@ from stepahead_models.traces import bundled_trace
 
 _KIB: Final = 1024
 #: The measured load: 16-token blocks x 65,536, 8,192 tokens and 256 rows per batch, half the rate.
+SPEED, NUM_BLOCKS, BLOCK_SIZE, BATCHED_TOKENS, CONCURRENCY = "0.5", "65536", "16", "8192", "256"
 SETTINGS: Final = (
-    "--device", "fast", "--speed", "0.5", "--num-blocks", "65536", "--block-size", "16",
-    "--max-num-batched-tokens", "8192", "--max-concurrency", "256",
+    "--device", "fast", "--speed", SPEED, "--num-blocks", NUM_BLOCKS, "--block-size", BLOCK_SIZE,
+    "--max-num-batched-tokens", BATCHED_TOKENS, "--max-concurrency", CONCURRENCY,
 )  # fmt: skip
 LOOPS: Final = ("eager", "overlap", "just-in-time")
 
@@ -34,15 +35,15 @@ class Process:
     memory: int
 
 
-def measured(arguments: Sequence[str]) -> Process:
-    """Run this interpreter with ``arguments`` and return what it used.
+def measured(arguments: Sequence[str], interpreter: str = sys.executable) -> Process:
+    """Run an interpreter, this one by default, with ``arguments`` and return what it used.
 
     Raises:
         RuntimeError: it failed.
     """
     child = os.posix_spawn(
-        sys.executable,
-        [sys.executable, *arguments],
+        interpreter,
+        [interpreter, *arguments],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
     )

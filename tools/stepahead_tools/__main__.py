@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from stepahead_tools.advise_options import AdviseOptions
+from stepahead_tools.advise_options import FIXED, AdviseOptions
 from stepahead_tools.calibrate_options import CalibrateOptions
 from stepahead_tools.compatibility import CompatibilityOptions, compatibility
 from stepahead_tools.explore_options import ExploreOptions
@@ -123,7 +123,7 @@ def _mutants(options: MutantsOptions) -> None:
 
 add_command(app, "compare", CompareOptions, _compare)
 add_command(app, "replay", ReplayOptions, _replay)
-add_command(app, "advise", AdviseOptions, _advise)
+add_command(app, "advise", AdviseOptions, _advise, unlisted=FIXED)
 add_command(app, "check", CheckOptions, _check)
 add_command(app, "explore", ExploreOptions, _explore)
 add_command(app, "mutants", MutantsOptions, _mutants)

@@ -11,9 +11,9 @@ from typing import Final
 from rich.console import Console
 
 from stepahead_models.profiles import load_profile
-from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_models.traces import demo_trace, read_trace
 from stepahead_tools.advice import Advice, advice_document, show_advice
-from stepahead_tools.advise_options import AdviseOptions, VaryChoice
+from stepahead_tools.advise_options import FIXED, AdviseOptions, VaryChoice
 from stepahead_tools.break_even import (
     CANCEL_PERCENTS,
     CPU_FACTORS,
@@ -36,10 +36,6 @@ from stepahead_tools.settings import DEMO, resolve
 from stepahead_tools.unused import Need, given, needs_of_a_run, refuse_unused
 
 _LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
-_FIXED: Final = (
-    "speed", "load", "rate", "concurrency", "lookahead", "enable_overlap_scheduling", "journal",
-    "check", "print_config", "config", "experimental_speculative_config",
-)  # fmt: skip
 #: Where the loops are compared when no load holds what is asked for.
 _FALLBACK: Final = {VaryChoice.LOAD: 0.6, VaryChoice.CONCURRENCY: 16.0}
 
@@ -91,7 +87,7 @@ def advise(options: AdviseOptions) -> None:
 
 def _refuse(options: AdviseOptions) -> None:
     """Refuse what advise chooses itself or cannot do, before anything has run."""
-    if flags := given(options, _FIXED):
+    if flags := given(options, FIXED):
         raise OptionError(
             f"advise chooses loads and loops itself and takes no {', '.join(flags)}; leave that "
             "out, or use compare"
@@ -150,7 +146,7 @@ def _place(options: AdviseOptions) -> Place:
             start_log(options.log_format.value).warning(sentence)
     settings = resolve(chosen, profile, engine.config)
     refuse_unused(options, needs_of_a_run(engine, _LOOPS, settings))
-    path = bundled_trace() if options.trace == DEMO else Path(options.trace)
+    path = demo_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     trace = trace if settings.limit is None else trace.limit(settings.limit)
     clients = options.vary is VaryChoice.CONCURRENCY

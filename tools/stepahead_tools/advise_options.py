@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from stepahead_tools.options import RunOptions
 
-_ADVICE = "What is asked for"
+_ADVICE: Final = "What is asked for"
+#: Options of a run that advise chooses itself or cannot do: refused, and not in its help.
+FIXED: Final = (
+    "speed", "load", "rate", "concurrency", "lookahead", "enable_overlap_scheduling", "journal",
+    "check", "print_config", "config", "experimental_speculative_config",
+)  # fmt: skip
 
 
 class VaryChoice(StrEnum):

@@ -10,6 +10,7 @@ from typing import Final
 
 from stepahead import SelectionTiming
 from stepahead_tools.errors import OptionError
+from stepahead_tools.names import hint
 from stepahead_tools.options import CompareOptions, RunOptions
 
 _LOOKAHEAD_MAX: Final = 8
@@ -41,7 +42,7 @@ def compared_loops(options: CompareOptions) -> tuple[Loop, ...]:
         if name not in LOOPS:
             raise OptionError(
                 f"--loops names {name!r}, which is no loop; give some of {', '.join(LOOPS)}, "
-                "separated by commas"
+                f"separated by commas{hint(name, tuple(LOOPS))}"
             )
     if len(set(names)) < len(names):
         raise OptionError(f"--loops {options.loops} names a loop twice; give each one once")

@@ -7,10 +7,11 @@ them and code below sees one typed value. What the options mean together is the 
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 
@@ -94,13 +95,21 @@ def unwrapped(text: str) -> str:
 
 
 def add_command(
-    app: typer.Typer, name: str, options: type[OptionsT], run: Callable[[OptionsT], None]
+    app: typer.Typer,
+    name: str,
+    options: type[OptionsT],
+    run: Callable[[OptionsT], None],
+    *,
+    unlisted: Collection[str] = (),
 ) -> None:
     """Add a command whose parameters are the fields of the dataclass ``options``.
 
-    The docstring of ``run`` is its help.
+    The docstring of ``run`` is its help. ``unlisted`` fields are not in it: ``run`` refuses them,
+    in a sentence that says more than that there is no such option.
     """
     hints = get_type_hints(options, include_extras=True)
+    for field in unlisted:
+        hints[field] = _unlisted(hints[field])
     parameters = [
         inspect.Parameter(
             field.name,
@@ -127,3 +136,10 @@ def add_command(
     command.__annotations__ = {}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app.command(name, cls=GroupedHelp)(command)
+
+
+def _unlisted(hint: Any) -> Any:  # noqa: ANN401 # a type as written in an annotation
+    kind, option = get_args(hint)
+    option = copy.copy(option)
+    option.hidden = True
+    return Annotated[kind, option]

@@ -159,6 +159,7 @@ def machine(settings: Settings, profile: Profile) -> Device:
         cpu=profile.cpu_model().scaled(settings.cpu_scale),
         npu_sampler=profile.npu_sampler() if settings.npu_sampling else None,
         changed_batch=profile.changed_batch.terms(),
+        submit=profile.dma.submit_terms(),
         drafter=None if drafts is None else drafts.costs,
         dma=profile.dma_model(),
         npu_noise=noises[NoiseStream.NPU],

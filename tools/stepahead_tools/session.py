@@ -15,7 +15,7 @@ from stepahead import Kernel
 from stepahead_models.product import to_toml
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
-from stepahead_models.traces import bundled_trace, read_trace
+from stepahead_models.traces import demo_trace, read_trace
 from stepahead_tools.engines import Engine, open_engine
 from stepahead_tools.errors import OptionError
 from stepahead_tools.logs import start_log
@@ -78,7 +78,7 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     for loop in loops:
         # Refuses what the kernel does not take, before anything is read or measured.
         settings.kernel_config(loop)
-    path = bundled_trace() if options.trace == DEMO else Path(options.trace)
+    path = demo_trace() if options.trace == DEMO else Path(options.trace)
     trace = read_trace(path, skip_bad_lines=options.skip_bad_lines)
     count = len(trace) if settings.limit is None else min(len(trace), settings.limit)
     with ProgressBar("capacity", count) as progress:

@@ -4,7 +4,7 @@ Needs msgspec and zstandard, which ``stepahead[cli]`` installs. A trace knows no
 or of a device: it is what clients did.
 """
 
-from stepahead_models.traces.bundled import bundled_trace
+from stepahead_models.traces.bundled import bundled_trace, demo_trace
 from stepahead_models.traces.columns import Trace
 from stepahead_models.traces.keys import BlockKeys, block_keys
 from stepahead_models.traces.plan import Ends, RequestPlan, plan_requests
@@ -28,6 +28,7 @@ __all__ = [
     "UnusableTrace",
     "block_keys",
     "bundled_trace",
+    "demo_trace",
     "plan_requests",
     "read_trace",
     "write_jsonl",

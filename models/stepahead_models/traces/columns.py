@@ -33,11 +33,12 @@ class Trace:
 
     Attributes:
         request_ids: unique names; "r0", "r1", ... in line order where the file has none.
-        arrivals_ns: ns after the first arrival, never decreasing; int64, shape ``(requests,)``.
+        arrivals_ns: ns after the first arrival, never decreasing, at most 2**62; int64, shape
+            ``(requests,)``.
         input_lengths: prompt tokens, at least 1.
         output_lengths: tokens that the recorded request received, at least 1.
         max_tokens: limit that the client asked for, at least the output length; -1 not given.
-        cancel_after_ns: the client cancels so long after its arrival; -1 never.
+        cancel_after_ns: the client cancels so long after its arrival, at most 2**62; -1 never.
         cancel_after_tokens: the client cancels once so many output tokens reached it; -1 never.
         priorities: 0 where the file has none.
         hash_offsets: entries i and i + 1 delimit the hash ids of request i; shape
@@ -75,7 +76,8 @@ class Trace:
                 object.__setattr__(self, entry.name, frozen)
         if self.hash_ids.size == 0 and self.hash_block_size != 0:
             object.__setattr__(self, "hash_block_size", 0)
-        problem = self._shape_problem() or self._value_problem() or self._hash_problem()
+        problem = self._shape_problem() or self._time_problem() or self._value_problem()
+        problem = problem or self._hash_problem()
         if problem is not None:
             raise ValueError(f"trace {self.name!r}: {problem}")
 
@@ -90,9 +92,14 @@ class Trace:
             return f"hash_offsets has shape {self.hash_offsets.shape} for {count} requests"
         return None
 
-    def _value_problem(self) -> str | None:
+    def _time_problem(self) -> str | None:
         if self.arrivals_ns[0] != 0 or bool(np.any(np.diff(self.arrivals_ns) < 0)):
             return "arrivals_ns must start at 0 and never decrease"
+        if max(self.span_ns, int(self.cancel_after_ns.max())) > ARRIVAL_NS_MAX:
+            return "arrivals_ns and cancel_after_ns must be at most 2**62 ns (146 years)"
+        return None
+
+    def _value_problem(self) -> str | None:
         if len(set(self.request_ids)) != len(self):
             return "request_ids must be unique"
         if min(self.input_lengths.min(), self.output_lengths.min()) < 1:

@@ -84,10 +84,15 @@ def _modules() -> list[ModuleType]:
 
 
 def _within(module: ModuleType, place: str) -> FunctionType | None:
-    """Return the function if the module defines it; what it merely imports is not its own."""
+    """Return the function if the module defines it; what it merely imports is not its own.
+
+    A property is the function that computes it.
+    """
     found: object = module
     for name in place.split("."):
         found = getattr(found, name, None)
+    if isinstance(found, property):
+        found = found.fget
     own = isinstance(found, FunctionType) and found.__module__ == module.__name__
     return found if own and isinstance(found, FunctionType) else None
 

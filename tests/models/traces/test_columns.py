@@ -58,6 +58,14 @@ CONTRADICTIONS = [
         {"hash_block_size": 100},
         "request a has 2 hash_ids for 700 prompt tokens in blocks of 100",
     ),
+    (
+        {"arrivals_ns": ints(0, 5, 2**62 + 1)},
+        "arrivals_ns and cancel_after_ns must be at most 2**62 ns (146 years)",
+    ),
+    (
+        {"cancel_after_ns": ints(2**63 - 1, -1, -1)},
+        "arrivals_ns and cancel_after_ns must be at most 2**62 ns (146 years)",
+    ),
 ]
 
 

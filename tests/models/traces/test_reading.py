@@ -12,6 +12,7 @@ from stepahead_models.traces import (
     UnusableTrace,
     block_keys,
     bundled_trace,
+    demo_trace,
     read_trace,
 )
 
@@ -154,6 +155,16 @@ def test_bundled_trace_is_the_head_of_the_mooncake_conversation() -> None:
     assert (trace.hash_ids.size, np.unique(trace.hash_ids).size) == (27_305, 21_514)
     keys = block_keys(trace, 16)
     assert keys.offsets[-1] == int((trace.input_lengths // 16).sum())
+
+
+def test_the_demo_is_the_head_of_the_azure_conversation() -> None:
+    """It reads without a flag, is small, and its prompts are of a length that one card serves."""
+    path = demo_trace()
+    trace = read_trace(path)
+    assert path.stat().st_size < 300_000
+    assert (trace.format_name, len(trace), trace.span_ns) == ("azure-2023", 1000, 216_027_393_000)
+    assert (int(trace.input_lengths.sum()), int(trace.input_lengths.max())) == (1_014_189, 4_145)
+    assert int(trace.output_lengths.sum()) == 247_262
 
 
 @pytest.mark.parametrize(

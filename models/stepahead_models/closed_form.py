@@ -148,8 +148,10 @@ class UncheckedExecutor:
         for ahead in range(1, len(behind) + 1):
             del self._commands[repeat.batch_id + ahead]
         self._commands.update((later.batch_id, later) for later in behind)
-        steps = np.arange(1, turns + 2, dtype=np.int64)
-        return self._sample(command.handles, command.positions + steps[:, None])
+        handles, places, rows = command.handles, command.positions + 1, command.samples
+        if np.count_nonzero(rows) < len(rows):
+            handles, places = handles[rows], places[rows]
+        return self._sample(handles, places + np.arange(turns + 1, dtype=np.int64)[:, None])
 
     def _verify(
         self, command: PrepareBatch, drafts: Ints, rows: Mask, acceptance: Acceptance

@@ -90,9 +90,9 @@ class CpuModel:
         """Return the time to build the input buffers of a batch."""
         return self.scaled_ns(self.build.total_ns(shape.rows, shape.tokens, shape.new_blocks))
 
-    def build_decode_ns(self, rows: int, new_blocks: int) -> int:
-        """Return `build_ns` of a decode-only batch without making its shape."""
-        return self.scaled_ns(self.build.total_ns(rows, rows, new_blocks))
+    def build_like_ns(self, rows: int, tokens: int, new_blocks: int) -> int:
+        """Return `build_ns` of a batch of that size without making its shape."""
+        return self.scaled_ns(self.build.total_ns(rows, tokens, new_blocks))
 
     def fill_ns(self, rows: int) -> int:
         """Return the time to fill and dispatch a prepared batch of ``rows`` rows."""

@@ -119,30 +119,31 @@ class Device:
         return durations
 
     def turn_costs(
-        self, positions: Ints, new_blocks: Ints, executed: int, lookahead: int
+        self, shape: BatchShape, new_blocks: Ints, executed: int, lookahead: int
     ) -> TurnCosts:
         """Return what the turns of a steady state cost, one per entry of ``new_blocks``.
 
         Args:
-            positions: KV tokens before each row at the first step that a turn begins; ``(rows,)``.
+            shape: the first step that a turn begins.
             new_blocks: blocks that each turn's selection adds.
             executed: number of the batch whose results the first turn publishes.
             lookahead: batches prepared ahead.
         """
-        rows, turns = len(positions), len(new_blocks)
-        fill, publish, collect = (
-            self._fills[rows],
-            self._publishes[rows],
-            self._collects[rows, rows],
-        )
-        build = _builds_ns(self.cpu, rows, new_blocks)
-        step = self.decode_ns(positions, executed + 1, turns)
+        rows, sampling, turns = shape.rows, shape.sampling_rows, len(new_blocks)
+        fill, collect = self._fills[rows], self._collects[rows, sampling]
+        publish = self._publishes[sampling] if sampling else 0  # nothing comes out, nobody is told
+        build = _builds_ns(self.cpu, shape, new_blocks)
+        if sampling == rows:
+            step = self.decode_ns(shape.positions, executed + 1, turns)
+        else:
+            costs = [self.step_ns(shape.after(turn), executed + 1 + turn) for turn in range(turns)]
+            step = np.array(costs, dtype=np.int64)
         if self.cpu_noise is None:
             return TurnCosts(fill=fill, step=step, publish=publish, build=build, collect=collect)
         return TurnCosts(
             fill=_disturbed(self.cpu_noise, fill, executed + 1, turns),
             step=step,
-            publish=_disturbed(self.cpu_noise, publish, executed, turns),
+            publish=_disturbed(self.cpu_noise, publish, executed, turns) if sampling else 0,
             build=_disturbed(self.cpu_noise, build, executed + 1 + lookahead, turns),
             collect=_disturbed(self.cpu_noise, collect, executed + 1, turns),
         )
@@ -195,10 +196,10 @@ class Device:
         return _Costs(cost)
 
 
-def _builds_ns(cpu: CpuModel, rows: int, new_blocks: Ints) -> Span:
-    """Return how long each of several decode batches is built."""
+def _builds_ns(cpu: CpuModel, shape: BatchShape, new_blocks: Ints) -> Span:
+    """Return how long each of several batches of like rows is built."""
     most = int(new_blocks[new_blocks.argmax()])
-    costs = [cpu.build_decode_ns(rows, count) for count in range(most + 1)]
+    costs = [cpu.build_like_ns(shape.rows, shape.tokens, count) for count in range(most + 1)]
     return np.array(costs)[new_blocks] if costs[-1] > costs[0] else costs[0]
 
 

@@ -53,19 +53,18 @@ def _later(behind: list[PrepareBatch], repeat: Repeat, turns: int) -> list[Prepa
         # Of the coming selections, the one that the batch then in this place comes from.
         turn = turns + place - len(behind)
         if turn < 0:
-            source = behind[place + turns]
-            rows, slots, blocks = source.block_rows, source.block_slots, source.blocks
-        else:
-            start, stop = repeat.block_turns.searchsorted((turn, turn + 1)).tolist()
-            rows, slots = repeat.block_rows[start:stop], repeat.block_slots[start:stop]
-            blocks = repeat.blocks[start:stop]
+            later.append(behind[place + turns])
+            continue
+        start, stop = repeat.block_turns.searchsorted((turn, turn + 1)).tolist()
+        rows, slots = repeat.block_rows[start:stop], repeat.block_slots[start:stop]
+        blocks = repeat.blocks[start:stop]
         later.append(
             PrepareBatch(
                 batch_id=command.batch_id + turns,
                 seats=command.seats,
                 handles=command.handles,
                 epochs=command.epochs,
-                positions=command.positions + turns,
+                positions=command.positions + turns * repeat.counts,
                 token_counts=command.token_counts,
                 samples=command.samples,
                 block_rows=rows,
@@ -241,7 +240,7 @@ class Host:
             return 0
         handles = self._outstanding[batch_id][0].handles
         for other, _ in self._outstanding.values():
-            if other.handles is not handles:
+            if other.handles is not handles and other.handles.tobytes() != handles.tobytes():
                 return 0
         turns = _LEAP_TURNS_MAX
         if until is not None:
@@ -260,10 +259,11 @@ class Host:
         Returns:
             Tokens of all steps, when the tokens of all but the last were out, and new blocks.
         """
-        rows, first = len(repeat.seats), repeat.batch_id
+        first = repeat.batch_id
+        _, shape = self._outstanding[first]
         steady = Steady(
             batch_id=first,
-            positions=repeat.positions,
+            shape=shape,
             lookahead=self._lookahead,
             select_after=repeat.select_after,
             new_blocks=np.bincount(repeat.block_turns, minlength=repeat.steps - 1),
@@ -273,14 +273,11 @@ class Host:
         turns = walked.turns
         if not turns:
             return None
-        self._recorder.repeat(first + 1, rows, walked.starts, walked.ends)
+        self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)
         batches = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         self._dispatched = None
         behind = _later([command for command, _ in batches[1:]], repeat, turns)
-        for command in behind:
-            shape = BatchShape(
-                command.positions, command.token_counts, rows, len(command.blocks), rows
-            )
-            self._outstanding[command.batch_id] = command, shape
+        for command, (_, before) in zip(behind, batches[1:], strict=True):
+            self._outstanding[command.batch_id] = command, before.after(turns, len(command.blocks))
         tokens = self._executor.leap(repeat, turns, behind)
         return tokens, walked.outs, int(repeat.block_turns.searchsorted(turns))

@@ -61,6 +61,11 @@ class BatchShape:
         #: Rows of the batch.
         self.rows = len(positions)
 
+    def after(self, turns: int, new_blocks: int = 0) -> BatchShape:
+        """Return the shape of the batch that computes as many tokens per row ``turns`` later."""
+        positions = self.positions + turns * self.token_counts
+        return BatchShape(positions, self.token_counts, self.sampling_rows, new_blocks, self.tokens)
+
     @property
     def samples(self) -> int:
         """Positions that are sampled from: one per sampling row, and every draft."""

@@ -163,12 +163,12 @@ class Recorder:
                 handle, count = batch.handles.item(row), batch.token_counts.item(row)
                 self._dead.extend((handle, count, span[1] - span[0], tokens))
 
-    def repeat(self, batch_id: int, rows: int, starts: Ints, ends: Ints) -> None:
-        """The steady batches from ``batch_id`` on ran one token per row, all rows live."""
+    def repeat(self, batch_id: int, rows: int, tokens: int, starts: Ints, ends: Ints) -> None:
+        """The steady batches from ``batch_id`` on ran so many tokens each, all rows live."""
         gap = int(starts[0]) - self._step_ends[-1]
         self._starts.frombytes(starts.tobytes())
         self._step_ends.frombytes(ends.tobytes())
-        self._step_runs.extend(_RUN(len(starts), batch_id, rows, rows, rows, gap))
+        self._step_runs.extend(_RUN(len(starts), batch_id, rows, tokens, rows, gap))
 
     def _waste(self, outcome: Outcome) -> Waste:
         dead = np.array(self._dead, dtype=np.int64).reshape(-1, 4)

@@ -16,6 +16,7 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, Mask
 from stepahead_models.device import Device, Span, TurnCosts
+from stepahead_models.npu import BatchShape
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 
@@ -47,7 +48,7 @@ class Steady:
 
     Args:
         batch_id: that batch.
-        positions: KV positions that it computed, shape ``(rows,)``.
+        shape: what it cost by; each coming one computes as many tokens per row, behind those.
         lookahead: batches prepared behind it.
         select_after: each selection is made this long after the batch before was dispatched, or as
             soon as the host is ready; only with batches prepared ahead.
@@ -57,7 +58,7 @@ class Steady:
     """
 
     batch_id: int
-    positions: Ints
+    shape: BatchShape
     lookahead: int
     select_after: int
     new_blocks: Ints
@@ -91,7 +92,7 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     while done < limit:
         steps = min(limit - done, done or _FIRST_TURNS)
         costs = device.turn_costs(
-            steady.positions + (done + 1),
+            steady.shape.after(done + 1),
             steady.new_blocks[done : done + steps],
             steady.batch_id + done,
             steady.lookahead,

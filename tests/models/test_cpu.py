@@ -44,11 +44,13 @@ def test_nothing_is_sampled_for_a_batch_without_sampling_rows() -> None:
 def test_building_a_decode_batch_costs_the_same_with_and_without_its_shape(
     rows: int, blocks: int, scale: str
 ) -> None:
-    """`build_decode_ns` is a shorter way to the same number."""
+    """`build_like_ns` is a shorter way to the same number."""
     ones = np.ones(rows, dtype=np.int64)
     host = HOST.scaled(scale)
 
-    assert host.build_decode_ns(rows, blocks) == host.build_ns(BatchShape(ones, ones, rows, blocks))
+    assert host.build_like_ns(rows, rows, blocks) == host.build_ns(
+        BatchShape(ones, ones, rows, blocks)
+    )
 
 
 @pytest.mark.parametrize(("total", "expected"), [(1, 0), (3, 2), (5, 2), (7, 4)])

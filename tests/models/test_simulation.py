@@ -14,6 +14,7 @@ from stepahead import Kernel, KernelConfig, SelectionTiming
 from stepahead.commands import AdmitRequest, Command, DispatchBatch, FinishReason, FinishRequest
 from stepahead.events import Event, RequestArrived
 from stepahead.stretches import Repeat
+from stepahead_models.closed_form import ClosedForm
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.device import Device
 from stepahead_models.errors import SanitizerError, SimulationError
@@ -48,12 +49,13 @@ def _config(  # noqa: PLR0913 - limits of a kernel, by keyword
     timing: SelectionTiming = SelectionTiming.EARLY,
     late_joiners: bool = False,
     prune: bool = False,
+    budget: int = 64,
 ) -> KernelConfig:
     return KernelConfig(
         num_blocks=num_blocks,
         block_size=block_size,
-        max_concurrency=16,
-        max_num_batched_tokens=64,
+        max_concurrency=min(16, budget),
+        max_num_batched_tokens=budget,
         max_model_len=256,
         lookahead=lookahead,
         prefix_caching=prefix_caching,
@@ -73,13 +75,14 @@ def _run(  # noqa: PLR0913 - options of a simulation, by keyword
     stretches: bool = True,
     closed_loop: int | None = None,
     sanitize: bool = True,
+    unchecked: bool = False,
     observers: Sequence[Observer] = (),
 ) -> RunRecord:
     return Simulation(
         Kernel(_config(lookahead=lookahead) if config is None else config),
         workload,
         device,
-        _model(),
+        ClosedForm(vocab_size=VOCABULARY, eos_token_id=EOS) if unchecked else _model(),
         stretches=stretches,
         closed_loop=closed_loop,
         sanitize=sanitize,
@@ -295,7 +298,7 @@ def test_tokens_are_those_of_the_reference_whatever_the_lookahead(
     st.sampled_from([None, 3]),
     st.booleans(),
 )
-@settings(max_examples=25)
+@settings(max_examples=40)
 def test_stretches_change_nothing_but_the_number_of_events(
     seed: int,
     limits: tuple[int, int, bool],
@@ -303,7 +306,10 @@ def test_stretches_change_nothing_but_the_number_of_events(
     closed_loop: int | None,
     late: bool,  # noqa: FBT001
 ) -> None:
-    """Every column, every digest and every counter is that of the single steps."""
+    """Every column, every digest and every counter is that of the single steps.
+
+    With a small token budget prompts take many steps; those are stretches in unchecked runs only.
+    """
     block_size, num_blocks, prune = limits
     just_in_time = lookahead == 1 and late
     config = _config(
@@ -313,13 +319,34 @@ def test_stretches_change_nothing_but_the_number_of_events(
         prune=prune,
         timing=SelectionTiming.JUST_IN_TIME if just_in_time else SelectionTiming.EARLY,
         late_joiners=just_in_time,
+        budget=(18, 24, 64)[seed // 6 % 3],
     )
     workload = mixed_workload(seed, block_size)
     device = roofline_device((1, 3, 30)[seed % 3], cpu_free=seed % 5 == 0)
-    leapt = _run(workload, config=config, device=device, closed_loop=closed_loop)
-    single = _run(workload, config=config, device=device, closed_loop=closed_loop, stretches=False)
+    leapt, single = (
+        _run(
+            workload,
+            config=config,
+            device=device,
+            closed_loop=closed_loop,
+            unchecked=seed % 2 == 0,
+            stretches=stretches,
+        )
+        for stretches in (True, False)
+    )
     assert _differences(leapt, single) == []
     assert leapt.events <= single.events
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 2])
+def test_a_long_prompt_is_a_handful_of_events(lookahead: int) -> None:
+    """A prompt in 30 chunks, alone and beside a request that decodes: one stretch each."""
+    load = plain_workload([200, 4, 200], max_tokens=[2, 100, 2], arrivals_ns=[0, 10**10, 10**10])
+    config = _config(lookahead=lookahead, budget=7)
+    record = _run(load, config=config, unchecked=True)
+    single = _run(load, config=config, unchecked=True, stretches=False)
+    assert _differences(record, single) == []
+    assert record.events < single.events / 3
 
 
 def test_a_long_steady_run_is_a_handful_of_events() -> None:

@@ -9,9 +9,19 @@ up only where no reading of the limits excuses what happened.
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from stepahead_specs.invariants.registry import invariant
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import QUEUED, Request, RequestAccount
+from stepahead_specs.records import (
+    EMPTY,
+    PENDING,
+    QUEUED,
+    Ints,
+    MemoryAccount,
+    Request,
+    RequestAccount,
+)
 
 _CATALOGUE: Final = "catalogue of known defects"
 
@@ -32,33 +42,34 @@ def a_victim_is_chosen_for_want_of_blocks(seen: Observation) -> Iterator[str]:
         and seen.rank(seen.requests[handle]) < seen.rank(seen.requests[eldest])
     ]
     wanted = sum(_lack(seen, before[handle]) for handle in elders)
-    coming = sum(block.place == "pending" for block in blocks) + len(seen.before.queue or ())
+    coming = int((blocks.places == PENDING).sum()) + len(_queue(blocks))
     going = [handle for handle in chosen if handle != eldest]
     going += [handle for handle, account in before.items() if _leaves(seen, account)]
-    own = {b for handle in going for b in before[handle].blocks if blocks[b].references == 1}
-    if wanted <= coming + len(own):
+    held = np.unique(np.concatenate([EMPTY, *(before[handle].blocks for handle in going)]))
+    coming += int((blocks.references[held] == 1).sum())
+    if wanted <= coming:
         yield (
             f"request {eldest} is chosen as victim, its elders want {wanted} blocks and "
-            f"{coming + len(own)} are free or coming"
+            f"{coming} are free or coming"
         )
 
 
 @invariant("INV-32", source=f"{_CATALOGUE}: commit, then emit, then release")
 def content_that_came_back_can_be_found(seen: Observation) -> Iterator[str]:
     """Full prompt blocks of a batch that came back have their keys, also where a request ended."""
-    account = seen.account
-    if account is None or account.index is None or not seen.limits.prefix_caching:
+    index = None if seen.account is None else seen.account.blocks.index
+    if index is None or not seen.limits.prefix_caching:
         return
     for batch in seen.now.executed:
         for row in batch.rows:
             request = seen.requests[row.handle]
-            gone = request.finished_at not in (None, seen.step)
+            gone = request.finished_at not in (None, seen.step) or row.epoch <= request.void
             if gone or row.epoch != request.epoch:
                 continue
             size = seen.limits.block_size
             for slot in range(row.position // size, row.end // size):
                 key = request.key_of(slot)
-                if key is not None and key not in account.index:
+                if key is not None and index.get(key) is None:
                     where = f"slot {slot} of request {row.handle}"
                     yield f"{where} is back, and key {key} leads nowhere"
 
@@ -85,12 +96,15 @@ def the_first_in_line_is_let_in_while_there_is_room(seen: Observation) -> Iterat
     if not line or len(running) >= limits.max_concurrency:
         return
     first = min((seen.requests[handle] for handle in line), key=seen.rank)
+    if _may_await_a_copy(seen, first):
+        return
     needs = _blocks(seen, account.requests[first.handle].known)
     promised = sum(max(_blocks(seen, r.known) - len(r.blocks), 0) for r in running)
-    if needs + promised <= len(account.queue or ()):
+    free = len(_queue(account.blocks))
+    if needs + promised <= free:
         yield (
             f"request {first.handle} waits, its {needs} blocks and {promised} promised ones are "
-            f"among {len(account.queue or ())} free ones"
+            f"among {free} free ones"
         )
 
 
@@ -109,11 +123,12 @@ def a_refusal_has_a_reason_that_holds(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-35", source=f"{_CATALOGUE}: quiescence is real work in flight, not lists")
 def idle_means_that_nothing_is_left(seen: Observation) -> Iterator[str]:
-    """A scheduler calls itself idle exactly when nothing is live and nothing outstanding."""
+    """A scheduler calls itself idle exactly when nothing is live, outstanding or in transfer."""
     if seen.account is None or seen.account.idle is None:
         return
     left = [f"request {request.handle} is live" for request in seen.live()]
     left += [f"batch {batch.ident} is {batch.state}" for batch in seen.outstanding()]
+    left += [f"transfer {ident} is open" for ident in seen.transfers]
     if seen.account.idle and left:
         yield f"the scheduler calls itself idle, and {left[0]}"
     if not seen.account.idle and not left:
@@ -148,7 +163,7 @@ def _has_room(seen: Observation) -> bool:
     """
     account, limits, selected = seen.account, seen.limits, seen.now.selected
     stopped = seen.paused or seen.pausing or seen.device_failed or seen.wake_pending
-    if account is None or account.queue is None or seen.now.withdrawn:
+    if account is None or account.blocks.queue is None or seen.now.withdrawn:
         return False
     asked = seen.now.event == "HostReady" and len(seen.outstanding()) <= limits.lookahead
     if not selected and (stopped or not asked):
@@ -165,7 +180,7 @@ def _has_room(seen: Observation) -> bool:
             return False
         if request.seat is not None:
             lacking += _lack(seen, request, given=counts.get(handle, 0))
-    return lacking <= len(account.queue)
+    return lacking <= len(account.blocks.queue)
 
 
 def _lack(seen: Observation, account: RequestAccount, given: int = 0) -> int:
@@ -200,6 +215,24 @@ def _victims(seen: Observation) -> list[int]:
             or (now.intent == "preempt" and before[handle].intent != "preempt")
         )
     ]
+
+
+def _may_await_a_copy(seen: Observation, request: Request) -> bool:
+    """Tell whether a waiting request may wait for the host rather than for room.
+
+    For its own load, for somebody else's of content that it has too, or for a store that reads
+    what its load would write.
+    """
+    return any(
+        transfer.store
+        or transfer.handle == request.handle
+        or bool(np.isin(transfer.keys, request.keys).any())
+        for transfer in seen.transfers.values()
+    )
+
+
+def _queue(memory: MemoryAccount) -> Ints:
+    return EMPTY if memory.queue is None else memory.queue
 
 
 def _blocks(seen: Observation, tokens: int) -> int:

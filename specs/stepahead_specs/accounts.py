@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import lru_cache
 
+from stepahead.blocks import BlockPool
 from stepahead.kernel import Kernel
-from stepahead_specs.records import Account, BlockAccount, RequestAccount
+from stepahead.views import PLACES as KERNEL_PLACES
+from stepahead.views import PoolView, Standing
+from stepahead_specs.records import (
+    EMPTY,
+    PLACES,
+    Account,
+    Index,
+    MemoryAccount,
+    RequestAccount,
+)
+
+if tuple(place.value for place in KERNEL_PLACES) != PLACES:
+    raise AssertionError(f"the kernel numbers its places {KERNEL_PLACES}, the records {PLACES}")
 
 
 def account(kernel: Kernel) -> Account:
     """Read the whole state of a kernel."""
     audit = kernel.audit()
-    keys, keyed = kernel.pool.index.known()
+    blocks, pages = kernel.pools()
     return Account(
-        requests={
-            request.handle: RequestAccount(
-                handle=request.handle,
-                state=request.state.value,
-                epoch=request.epoch,
-                known=request.known,
-                scheduled=request.scheduled,
-                settled=request.settled,
-                intent=request.intent.name.lower(),
-                seat=request.seat,
-                blocks=request.blocks,
-            )
-            for request in kernel.requests()
-        },
+        requests={entry.handle: _request(entry) for entry in kernel.standings()},
         batches={batch.batch_id: batch.state.value for batch in kernel.batches()},
-        blocks=[
-            BlockAccount(place=block.place.value, references=block.references, key=block.key)
-            for block in kernel.blocks()
-        ],
-        queue=kernel.pool.queued().tolist(),
-        index=dict(zip(keys.tolist(), keyed.tolist(), strict=True)),
+        blocks=_memory(blocks, kernel.pool),
+        pages=_memory(pages, kernel.pages) if kernel.config.host_pages else None,
+        transfers=frozenset(transfer.transfer_id for transfer in kernel.transfers),
+        late=kernel.late_loads,
         seats_free=audit.free_seats,
         seats_draining=audit.draining_seats,
         seats=kernel.config.max_concurrency * (kernel.config.lookahead + 2),
@@ -42,4 +41,47 @@ def account(kernel: Kernel) -> Account:
         },
         idle=kernel.idle(),
         problems=audit.problems,
+    )
+
+
+def _memory(told: PoolView, pool: BlockPool) -> MemoryAccount:
+    return MemoryAccount(
+        places=told.places,
+        references=told.references,
+        pins=told.pins,
+        keys=told.keys,
+        queue=told.queue,
+        index=Index(*pool.index.known()),
+    )
+
+
+def _request(entry: Standing) -> RequestAccount:
+    if entry.seat is None:
+        return _waiting(entry.handle, entry.state.value, entry.epoch, entry.known)
+    return RequestAccount(
+        handle=entry.handle,
+        state=entry.state.value,
+        epoch=entry.epoch,
+        known=entry.known,
+        scheduled=entry.scheduled,
+        settled=entry.settled,
+        intent=entry.intent.name.lower(),
+        seat=entry.seat,
+        blocks=entry.blocks,
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _waiting(handle: int, state: str, epoch: int, known: int) -> RequestAccount:
+    """Return the same record for a request that waits, step after step."""
+    return RequestAccount(
+        handle=handle,
+        state=state,
+        epoch=epoch,
+        known=known,
+        scheduled=0,
+        settled=0,
+        intent="none",
+        seat=None,
+        blocks=EMPTY,
     )

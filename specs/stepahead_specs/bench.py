@@ -30,6 +30,7 @@ from stepahead.events import (
     BatchPrepared,
     BatchRefused,
     CacheResetRequested,
+    CacheTarget,
     Event,
     FailureScope,
     HostReady,
@@ -219,9 +220,9 @@ class Bench:
         """End a pause."""
         self._step(ResumeRequested(at=self._now()))
 
-    def reset_cache(self) -> None:
-        """Ask to forget all cached content."""
-        self._step(CacheResetRequested(at=self._now()))
+    def reset_cache(self, target: CacheTarget = CacheTarget.ALL) -> None:
+        """Ask to forget cached content."""
+        self._step(CacheResetRequested(at=self._now(), target=target))
 
     # -- the end ------------------------------------------------------------------------------
 

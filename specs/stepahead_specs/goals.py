@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import DISPATCHED, PREPARED, Request, Row
+from stepahead_specs.records import DISPATCHED, PENDING, PREPARED, Request, Row
 
 Seen: TypeAlias = Callable[[Observation], bool]
 
@@ -135,7 +135,8 @@ def _never_fits(seen: Observation) -> bool:
 
 @goal("no block is free")
 def _pool_full(seen: Observation) -> bool:
-    return seen.account is not None and seen.account.queue is not None and not seen.account.queue
+    queue = None if seen.account is None else seen.account.blocks.queue
+    return queue is not None and not len(queue)
 
 
 @goal("the host is ready and waits for a fence")
@@ -144,7 +145,7 @@ def _fenced_wait(seen: Observation) -> bool:
         seen.now.event == "HostReady"
         and not seen.now.selected
         and seen.account is not None
-        and any(block.place == "pending" for block in seen.account.blocks)
+        and bool((seen.account.blocks.places == PENDING).any())
         and any(request.state == "queued" for request in seen.account.requests.values())
     )
 
@@ -215,9 +216,11 @@ def _hit(seen: Observation) -> bool:
 
 @goal("a cached block that waits for a fence is hit")
 def _pending_hit(seen: Observation) -> bool:
-    before = seen.before.blocks if seen.before else ()
+    if seen.before is None:
+        return False
+    places = seen.before.blocks.places
     return any(
-        (slot + 1) * seen.limits.block_size <= row.position and before[block].place == "pending"
+        (slot + 1) * seen.limits.block_size <= row.position and places[block] == PENDING
         for batch in seen.now.selected
         for row in batch.rows
         for slot, block in row.fresh

@@ -2,8 +2,9 @@
 
 An `Observation` is told facts (a request arrived, a batch was selected, its tokens came back ...)
 by an observer of some scheduler, and keeps what follows from them alone: requests, batches, the
-block tables that the host was told, what each KV block contains, which token came from which batch.
-The invariants compare that with the scheduler's own `Account`. No scheduler is imported here.
+block tables that the host was told, what each KV block and host page contains, what is being copied
+between them, which token came from which batch. The invariants compare that with the scheduler's
+own `Account`. No scheduler is imported here.
 """
 
 from __future__ import annotations
@@ -12,25 +13,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
+from stepahead_specs.memory import Content, Memory
 from stepahead_specs.records import (
     CANCELLED,
     COMPLETED,
     DISPATCHED,
+    EMPTY,
     FILLED,
+    NONE,
     OUTSTANDING,
     PREPARED,
     Account,
     Batch,
-    Content,
     Facts,
+    Ints,
     Limits,
     Request,
     Row,
     Token,
+    Transfer,
 )
 
 #: How the counters of wasted rows are named by the reason of the end.
 _WASTE: Final = {"abort": "abort", "error": "error"}
+_ENDED: Final = (COMPLETED, CANCELLED)
 
 
 @dataclass(slots=True)
@@ -47,43 +55,89 @@ class Observation:
     truth: Callable[[int], tuple[Sequence[int], str]] | None = None
     step: int = 0
     requests: dict[int, Request] = field(default_factory=dict[int, Request])
+    #: Of these, the ones that may be live.
+    alive: dict[int, Request] = field(default_factory=dict[int, Request])
     batches: dict[int, Batch] = field(default_factory=dict[int, Batch])
-    contents: dict[int, Content] = field(default_factory=dict[int, Content])
+    #: Of these, in order: from the oldest on that has not ended.
+    recent: list[Batch] = field(default_factory=list[Batch])
+    #: Copies that are not reported yet, by number.
+    transfers: dict[int, Transfer] = field(default_factory=dict[int, Transfer])
+    blocks: Memory = field(init=False)
+    pages: Memory = field(init=False)
     account: Account | None = None
-    #: The account after the step before.
+    #: The account before the last one.
     before: Account | None = None
     now: Facts = field(default_factory=Facts)
     paused: bool = False
     pausing: bool = False
     device_failed: bool = False
-    resets: int = 0
     totals: dict[str, int] = field(default_factory=dict[str, int])
     #: Commands were asked to wait for a wake that has not come.
     wake_pending: bool = False
+    #: The newest request and the newest batch.
+    newest: int = NONE
+    newest_batch: int = NONE
+
+    def __post_init__(self) -> None:
+        self.blocks = Memory(self.limits.num_blocks)
+        self.pages = Memory(self.limits.host_pages)
+
+    def copy(self) -> Observation:
+        """Return an independent copy; what never changes is shared."""
+        copied = replace(
+            self,
+            requests={
+                handle: replace(
+                    request, sampled=list(request.sampled), emitted=list(request.emitted)
+                )
+                for handle, request in self.requests.items()
+            },
+            batches={
+                ident: replace(batch, values=dict(batch.values))
+                for ident, batch in self.batches.items()
+            },
+            transfers=dict(self.transfers),
+            totals=dict(self.totals),
+        )
+        copied.alive = {handle: copied.requests[handle] for handle in self.alive}
+        copied.recent = [copied.batches[batch.ident] for batch in self.recent]
+        copied.blocks, copied.pages = self.blocks.copy(), self.pages.copy()
+        return copied
 
     def begin(self, event: str) -> None:
         """Start the facts of the next step."""
         self.step += 1
-        self.now = Facts(event=event)
+        self.now = Facts(event=event, newest=self.newest)
+        while self.recent and self.recent[0].state in _ENDED:
+            del self.recent[0]
 
     # -- questions ----------------------------------------------------------------------------
 
     def live(self) -> list[Request]:
         """Return the requests that have not ended, in order of arrival."""
-        return [request for request in self.requests.values() if request.live]
+        return [request for request in self.alive.values() if request.live]
 
     def outstanding(self) -> list[Batch]:
         """Return the batches that are QUEUED, PREPARED or DISPATCHED, oldest first."""
-        return [batch for batch in self.batches.values() if batch.state in OUTSTANDING]
+        return [batch for batch in self.recent if batch.state in OUTSTANDING]
+
+    def counts(self, row: Row) -> bool:
+        """Tell whether a row is of a live request, in an epoch that is not void."""
+        request = self.requests[row.handle]
+        return request.live and row.epoch > request.void
+
+    def outstanding_rows(self) -> dict[int, list[tuple[Batch, Row]]]:
+        """Return the outstanding rows of each request, oldest first, without void epochs."""
+        found: dict[int, list[tuple[Batch, Row]]] = {}
+        for batch in self.outstanding():
+            for row in batch.rows:
+                if row.epoch > self.requests[row.handle].void:
+                    found.setdefault(row.handle, []).append((batch, row))
+        return found
 
     def rows_of(self, handle: int) -> list[tuple[Batch, Row]]:
-        """Return the outstanding rows of a request, oldest first."""
-        return [
-            (batch, row)
-            for batch in self.outstanding()
-            for row in batch.rows
-            if row.handle == handle
-        ]
+        """Return the outstanding rows of one request; see `outstanding_rows`."""
+        return self.outstanding_rows().get(handle, [])
 
     def drains(self, handle: int) -> bool:
         """Tell whether a request has ended and still has rows outstanding."""
@@ -122,7 +176,8 @@ class Observation:
         if request.handle in self.requests:
             self.stray("INV-24", f"handle {request.handle} is given to a second request")
         self.count("admitted")
-        self.requests[request.handle] = request
+        self.newest = max(self.newest, request.handle)
+        self.requests[request.handle] = self.alive[request.handle] = request
         self.now.admitted.append(request.handle)
 
     def cancelled(self, request_id: str, handle: int | None) -> None:
@@ -149,26 +204,45 @@ class Observation:
                     "INV-10", f"batch {batch.ident} has a row of unknown request {row.handle}"
                 )
                 continue
-            if row.epoch != request.epoch:
-                if request.epoch >= 0:
-                    self.now.resumed.append(row.handle)
-                request.epoch = row.epoch
-                request.table = {}
-                request.chunks = 0
-                request.scheduled = request.cached = row.position
-            elif not request.table:
-                request.scheduled = request.cached = row.position
-            request.table.update(row.fresh)
-            request.seat = row.seat
-            request.chunks += row.position < request.prompt_length
-            slots = -(-row.end // self.limits.block_size)
-            table = tuple(request.table.get(slot) for slot in range(slots))
-            starts = request.cached
-            rows.append(replace(row, table=table, after=request.scheduled, starts=starts))
-            request.scheduled = row.end
+            rows.append(self._seated(request, row))
         batch.rows = tuple(rows)
+        batch.after, self.newest_batch = self.newest_batch, max(self.newest_batch, batch.ident)
         self.batches[batch.ident] = batch
+        self.recent.append(batch)
         self.now.selected.append(batch)
+
+    def _seated(self, request: Request, row: Row) -> Row:
+        """Complete a new row with its table, and note where its request stands now."""
+        if row.epoch != request.epoch:
+            if request.epoch >= 0:
+                self.now.resumed.append(row.handle)
+            request.epoch = row.epoch
+            request.table = EMPTY
+            request.chunks = request.rows = 0
+            request.runs_on = None
+        if not request.rows:
+            request.scheduled = request.cached = row.position
+            request.runs_on = self._load_under(row)
+        if row.fresh:
+            request.table = _extended(request.table, row.fresh)
+        request.rows += 1
+        request.seat = row.seat
+        request.chunks += row.position < request.prompt_length
+        slots = -(-row.end // self.limits.block_size)
+        table = request.table[:slots]
+        if len(table) < slots:
+            table = np.concatenate((table, np.full(slots - len(table), NONE)))
+        seated = replace(row, table=table, after=request.scheduled, starts=request.cached)
+        request.scheduled = row.end
+        return seated
+
+    def _load_under(self, row: Row) -> int | None:
+        """Return the layer-wise load whose blocks a first row got to read, if there is one."""
+        told = {block for _, block in row.fresh}
+        for ident, load in self.transfers.items():
+            if load.layerwise and load.handle == row.handle and told.issuperset(load.blocks):
+                return ident
+        return None
 
     def prepared(self, ident: int) -> None:
         """Note that the host built the batch."""
@@ -204,7 +278,9 @@ class Observation:
         self.now.dispatched.append(batch)
         for row in batch.rows:
             request = self.requests[row.handle]
-            if not request.live:
+            if row.epoch <= request.void:
+                self.count("wasted_rows_error")
+            elif not request.live:
                 request.wasted += 1
                 self.count(f"wasted_rows_{_WASTE.get(request.finish or '', 'stop')}")
 
@@ -213,7 +289,7 @@ class Observation:
     ) -> tuple[tuple[bool, ...], tuple[tuple[int, int], ...]]:
         kept = [index for index, alive in enumerate(live) if alive]
         for index, row in enumerate(batch.rows):
-            if index not in kept and self.requests[row.handle].live:
+            if index not in kept and self.counts(row):
                 self.stray("INV-25", f"batch {batch.ident} leaves out live request {row.handle}")
         batch.rows = tuple(batch.rows[index] for index in kept)
         moved = {old: new for new, old in enumerate(kept)}
@@ -236,7 +312,7 @@ class Observation:
             if not row.samples:
                 continue
             batch.values[row.handle] = told
-            if self.requests[row.handle].live:
+            if self.counts(row):
                 self._return(batch, row, told)
 
     def _return(self, batch: Batch, row: Row, values: tuple[int, ...]) -> None:
@@ -254,8 +330,7 @@ class Observation:
                 break
         if row.drafts:
             request.scheduled = request.known - 1
-            slots = -(-request.scheduled // self.limits.block_size)
-            request.table = {s: block for s, block in request.table.items() if s < slots}
+            request.table = request.table[: -(-request.scheduled // self.limits.block_size)]
 
     def withdrawn(self, ident: int) -> None:
         """Note a batch that was refused or abandoned, with the younger rows that depend on it."""
@@ -265,7 +340,7 @@ class Observation:
             return
         batch.state = CANCELLED
         self.now.withdrawn.append(batch)
-        lost = {row.handle for row in batch.rows if self.requests[row.handle].live}
+        lost = {row.handle for row in batch.rows if self.counts(row)}
         self._undo(batch, lost)
         for younger in self.outstanding():
             if younger.ident > ident and any(row.handle in lost for row in younger.rows):
@@ -280,8 +355,9 @@ class Observation:
             batch.state = CANCELLED
             for row in batch.rows:
                 self._write(batch, row, row.position)
+        failed = {row.handle for row in self.batches[ident].rows if self.counts(row)}
         for request in self.live():
-            if device or any(row.handle == request.handle for row in self.batches[ident].rows):
+            if device or request.handle in failed:
                 request.failed = True
                 self.now.failed.append(request.handle)
         self.device_failed = self.device_failed or device
@@ -319,6 +395,7 @@ class Observation:
             )
         request.finish = reason
         request.finished_at = self.step
+        self.alive.pop(handle, None)
         self.count("ended")
         if any(batch.state == DISPATCHED for batch, _ in self.rows_of(handle)):
             self.count("discarded_rows")
@@ -339,29 +416,96 @@ class Observation:
         self.now.paused += 1
         self.paused, self.pausing = True, False
 
-    def accounted(self, account: Account) -> None:
-        """Take the scheduler's own view; an epoch that has grown is a preemption."""
-        self.before = self.account
+    def accounted(self, account: Account | None) -> None:
+        """Take the scheduler's own view; None where it has none between two steps.
+
+        An epoch that has grown is a preemption, but for one that is void.
+        """
+        if account is None:
+            self.before, self.account = self.account or self.before, None
+            return
+        self.before = self.account or self.before
         if self.before is not None:
+            older = self.before.requests
             for handle, request in account.requests.items():
-                older = self.before.requests.get(handle)
-                if older is not None and request.epoch != older.epoch:
-                    self.count("preemptions", request.epoch - older.epoch)
+                if handle in older and request is not older[handle]:
+                    grown = request.epoch - older[handle].epoch - (handle in self.now.voided)
+                    self.count("preemptions", grown)
+            self.count("expired_loads", len(account.late - self.before.late))
         self.account = account
+
+    # -- copies -------------------------------------------------------------------------------
+
+    def asked(self, transfer: Transfer) -> None:
+        """Note that the host is to copy something; what it writes cannot be read meanwhile."""
+        self.transfers[transfer.ident] = transfer
+        self.now.asked.append(transfer)
+        if transfer.store:
+            self.pages.spoil(transfer.pages, -transfer.ident)
+        else:
+            self.blocks.spoil(transfer.blocks, -transfer.ident)
+
+    def copied(self, ident: int, count: int) -> None:
+        """Note that a copy is complete: ``count`` blocks, shallowest first; negative: all."""
+        transfer = self.transfers.pop(ident, None)
+        if transfer is None:
+            self.count("ignored_transfers")
+            return
+        filled = len(transfer.blocks) if count < 0 else count
+        self.now.copied.append((transfer, filled))
+        blocks, pages = transfer.blocks[:filled], transfer.pages[:filled]
+        if transfer.store:
+            self.pages.bring(pages, self.blocks, blocks, -ident)
+            self.count("stored_blocks", filled)
+            return
+        if len(transfer.pages):
+            self.blocks.bring(blocks, self.pages, pages, -ident)
+        else:
+            self.blocks.fill(blocks, transfer.keys[:filled], self.limits.block_size, -ident)
+        self._loaded(transfer, filled)
+
+    def _loaded(self, load: Transfer, filled: int) -> None:
+        request = self.requests.get(load.handle or 0)
+        if request is not None and request.runs_on == load.ident:
+            request.runs_on = None
+        known = self.account or self.before
+        if known is not None and load.ident in known.late:
+            self.count("ignored_transfers")
+        else:
+            tier = "host" if len(load.pages) else "remote"
+            self.count(f"{tier}_tokens", filled * self.limits.block_size)
+
+    def lost(self, ident: int) -> None:
+        """Note that a copy came to nothing; an epoch that ran on it is void."""
+        transfer = self.transfers.pop(ident, None)
+        if transfer is None:
+            self.count("ignored_transfers")
+            return
+        self.now.lost.append(transfer)
+        self.count("failed_transfers")
+        request = self.requests.get(transfer.handle or 0)
+        if transfer.store or request is None or request.runs_on != ident or not request.live:
+            return
+        for batch, _ in self.rows_of(request.handle):
+            self.count("discarded_rows", batch.state == DISPATCHED)
+        request.void = request.epoch
+        request.runs_on = None
+        self.now.voided.append(request.handle)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a total of our own, to be compared with the scheduler's counter of that name."""
         self.totals[name] = self.totals.get(name, 0) + amount
 
-    def reset(self, *, done: bool) -> None:
-        """Note the answer to a request to forget all cached content."""
-        self.now.reset = done
-        if done:
-            self.resets += 1
+    def reset(self, *, done: bool, memories: tuple[str, ...] = ("block", "page")) -> None:
+        """Note the answer to a request to forget the cached content of some memories."""
+        self.now.reset, self.now.forgotten = done, memories
+        for name, memory in (("block", self.blocks), ("page", self.pages)):
+            if done and name in memories:
+                memory.forget()
 
     def retired(self) -> None:
         """Note that the host is ready again: batches that came back are complete."""
-        for batch in self.batches.values():
+        for batch in self.recent:
             if batch.state == FILLED:
                 batch.state = COMPLETED
 
@@ -372,16 +516,16 @@ class Observation:
     def forget(self) -> None:
         """Drop ended batches, and requests without outstanding rows: long runs stay small."""
         out = self.outstanding()
-        newest = max(self.batches, default=0)
         # A fence passes in order: blocks of a refused batch wait for the older ones as well.
-        oldest = out[0].ident if out else newest
+        oldest = out[0].ident if out else self.newest_batch
         self.batches = {
             ident: batch
             for ident, batch in self.batches.items()
             if ident >= oldest or batch.state == FILLED
         }
+        self.recent = [batch for batch in self.recent if batch.ident in self.batches]
         kept = {row.handle for batch in self.batches.values() for row in batch.rows}
-        kept |= {content.handle for content in self.contents.values() if content.handle is not None}
+        kept |= {load.handle for load in self.transfers.values() if load.handle is not None}
         self.requests = {
             handle: request
             for handle, request in self.requests.items()
@@ -392,26 +536,32 @@ class Observation:
 
     def _write(self, batch: Batch, row: Row, end: int) -> None:
         """Note that a row has written its positions; from ``end`` on nobody may read them."""
-        size = self.limits.block_size
+        size, memory = self.limits.block_size, self.blocks
         for slot in range(row.position // size, -(-row.end // size)):
-            block = row.table[slot]
-            if block is None:
-                continue
+            block = int(row.table[slot])
             start = max(row.position - slot * size, 0)
             stop = min(end - slot * size, size)
-            before = self.contents.get(block)
-            joins = before is not None and (before.handle, before.slot) == (row.handle, slot)
-            if stop <= start:
-                if start and joins and before is not None:
-                    self.contents[block] = replace(before, filled=min(before.filled, start))
-                else:
-                    self.contents[block] = Content(None, slot, 0, batch.ident, self.resets)
-            elif start == 0:
-                self.contents[block] = Content(row.handle, slot, stop, batch.ident, self.resets)
-            elif joins and before is not None and before.filled >= start:
-                self.contents[block] = replace(before, filled=stop, batch=batch.ident)
+            before = memory.get(block) if start else None
+            if before is not None and (before.handle, before.slot) != (row.handle, slot):
+                before = None
+            if before is None:
+                written = 0 if start else max(stop, 0)
+            elif stop <= start:
+                written = min(before.filled, start)
             else:
-                self.contents[block] = Content(None, slot, 0, batch.ident, self.resets)
+                written = stop if before.filled >= start else 0
+            memory.put(block, self._content(batch, row, slot, written))
+
+    def _content(self, batch: Batch, row: Row, slot: int, filled: int) -> Content:
+        full = filled == self.limits.block_size
+        return Content(
+            handle=row.handle if filled else None,
+            slot=slot,
+            filled=filled,
+            key=self.requests[row.handle].key_of(slot) if full else None,
+            age=self.blocks.resets,
+            origin=batch.ident,
+        )
 
     def _undo(self, batch: Batch, handles: set[int]) -> None:
         for row in batch.rows:
@@ -421,6 +571,26 @@ class Observation:
             if row.epoch != request.epoch:
                 continue
             request.scheduled = min(request.scheduled, row.position)
-            for slot, block in row.fresh:
-                if request.table.get(slot) == block:
-                    del request.table[slot]
+            request.rows -= 1
+            request.table = _without(request.table, row.fresh)
+
+
+def _extended(table: Ints, fresh: Sequence[tuple[int, int]]) -> Ints:
+    """Return a block table with more (slot, block) entries."""
+    entries = np.array(fresh, dtype=np.int64)
+    longer = np.full(max(len(table), int(entries[:, 0].max()) + 1), NONE)
+    longer[: len(table)] = table
+    longer[entries[:, 0]] = entries[:, 1]
+    return longer
+
+
+def _without(table: Ints, fresh: Sequence[tuple[int, int]]) -> Ints:
+    """Return a block table without these (slot, block) entries, as short as can be."""
+    if not fresh:
+        return table
+    shorter = table.copy()
+    for slot, block in fresh:
+        if slot < len(shorter) and shorter[slot] == block:
+            shorter[slot] = NONE
+    (told,) = (shorter != NONE).nonzero()
+    return shorter[: int(told[-1]) + 1] if len(told) else EMPTY

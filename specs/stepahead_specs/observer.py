@@ -33,6 +33,7 @@ from stepahead.events import (
     BatchPrepared,
     BatchRefused,
     CacheResetRequested,
+    CacheTarget,
     Event,
     FailureScope,
     HostReady,
@@ -45,9 +46,14 @@ from stepahead.events import (
     Woke,
 )
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import Batch, Limits, Request, Row
+from stepahead_specs.records import EMPTY, Batch, Limits, Request, Row, Transfer
 
-_NO_TRANSFERS: Final = "transfers are not observed yet; watch a kernel without cache tiers"
+#: Which memories a reset of the cache is about.
+_TARGETS: Final = {
+    CacheTarget.NPU: ("block",),
+    CacheTarget.HOST: ("page",),
+    CacheTarget.ALL: ("block", "page"),
+}
 
 
 def limits(config: KernelConfig) -> Limits:
@@ -64,6 +70,7 @@ def limits(config: KernelConfig) -> Limits:
         by_priority=config.order is WaitingOrder.PRIORITY,
         prefix_caching=config.prefix_caching,
         max_waiting=config.max_waiting,
+        host_pages=config.host_pages,
         num_speculative_tokens=config.num_speculative_tokens,
     )
 
@@ -135,8 +142,10 @@ class Observer:
                 seen.resumed()
             case CacheResetRequested():
                 pass
-            case TransferDone() | TransferFailed():
-                raise NotImplementedError(_NO_TRANSFERS)
+            case TransferDone():
+                seen.copied(event.transfer_id, event.blocks)
+            case TransferFailed():
+                seen.lost(event.transfer_id)
             case _:
                 assert_never(event)
 
@@ -176,11 +185,12 @@ class Observer:
                 self._wake = (command.wake_id, command.at)
                 seen.wake_pending = True
             case LoadBlocks() | StoreBlocks():
-                raise NotImplementedError(_NO_TRANSFERS)
+                seen.asked(_transfer(command))
             case ReportPaused():
                 seen.pause_reported()
             case ReportCacheReset():
-                seen.reset(done=command.done)
+                target = event.target if isinstance(event, CacheResetRequested) else CacheTarget.ALL
+                seen.reset(done=command.done, memories=_TARGETS[target])
             case _:
                 assert_never(command)
 
@@ -195,9 +205,23 @@ class Observer:
             ignore_eos=event.ignore_eos,
             stop_token_ids=event.stop_token_ids,
             priority=event.priority,
-            keys=() if event.block_keys is None else tuple(event.block_keys.tolist()),
+            keys=EMPTY if event.block_keys is None else event.block_keys,
             final_length=event.prompt_length + outputs,
+            remote_blocks=event.remote_blocks,
         )
+
+
+def _transfer(command: LoadBlocks | StoreBlocks) -> Transfer:
+    load = command if isinstance(command, LoadBlocks) else None
+    return Transfer(
+        ident=command.transfer_id,
+        store=load is None,
+        blocks=command.blocks.copy(),
+        pages=command.pages.copy(),
+        keys=command.keys.copy(),
+        handle=None if load is None else load.handle,
+        layerwise=load is not None and load.layerwise,
+    )
 
 
 def sent(command: EmitTokens) -> Iterator[tuple[int, int, list[int]]]:

@@ -6,8 +6,19 @@ imports no scheduler, ours included.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+
+EMPTY: Final[Ints] = np.zeros(0, dtype=np.int64)
+#: Stands in columns for a block that was never told, a key that is not there, and the like.
+NONE: Final = -1
 
 QUEUED = "queued"
 PREPARED = "prepared"
@@ -17,6 +28,10 @@ COMPLETED = "completed"
 CANCELLED = "cancelled"
 
 OUTSTANDING = (QUEUED, PREPARED, DISPATCHED)
+
+#: Where a block is, in words and, in columns, by number.
+PLACES: Final = ("held", "pending", "cached", "free")
+HELD, PENDING, CACHED, FREE = range(len(PLACES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +50,18 @@ class Limits:
     prefix_caching: bool = False
     #: Waiting requests at most, or None where nobody counts.
     max_waiting: int | None = None
+    #: Blocks that fit into a cache on the host.
+    host_pages: int = 0
     num_speculative_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
     """One request's share of one batch, with the block table that it reads and writes through.
 
-    ``table`` are the request's blocks from slot 0 up to the end of the row; ``fresh`` are the
-    (slot, block) entries that came with this batch. The last ``drafts`` positions are guesses.
+    ``table`` are the request's blocks from slot 0 up to the end of the row, `NONE` where the host
+    was told none; it is never written. ``fresh`` are the (slot, block) entries that came with this
+    batch. The last ``drafts`` positions are guesses.
     """
 
     handle: int
@@ -52,7 +70,7 @@ class Row:
     position: int
     count: int
     samples: bool
-    table: tuple[int | None, ...] = ()
+    table: Ints = field(default_factory=lambda: EMPTY)
     fresh: tuple[tuple[int, int], ...] = ()
     #: Where the request's row before this one ended, and where the first one of its epoch began.
     after: int = 0
@@ -81,19 +99,27 @@ class Token:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a block holds: the first ``filled`` positions of slot ``slot`` of request ``handle``.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transfer:
+    """A copy between KV blocks and the host, or from a remote store; arrays are never written.
 
-    ``handle`` None means that nobody may read it. ``age`` counts the cache resets before it was
-    written.
+    Args:
+        ident: its number.
+        store: to the host; otherwise it is a load.
+        blocks: what is read by a store, written by a load; shape ``(blocks,)``.
+        pages: the other side, one per block; empty for the remote store.
+        keys: identity of each content.
+        handle: of a load, the request that it is for.
+        layerwise: of a load, the request runs meanwhile.
     """
 
-    handle: int | None
-    slot: int
-    filled: int
-    batch: int
-    age: int
+    ident: int
+    store: bool
+    blocks: Ints
+    pages: Ints
+    keys: Ints
+    handle: int | None = None
+    layerwise: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,6 +130,8 @@ class Batch:
     rows: tuple[Row, ...]
     state: str = QUEUED
     selected_at: int
+    #: The newest batch before it.
+    after: int = NONE
     #: Request, position and value of each input that was sampled before a preemption.
     history: tuple[tuple[int, int, int], ...] = ()
     dispatched_at: int | None = None
@@ -115,6 +143,13 @@ class Batch:
     values: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     #: True when the arrays of the host were changed by the scheduler after they were given.
     tampered: bool = False
+
+    def granted(self, block_size: int) -> Iterator[int]:
+        """Iterate over the blocks that its rows got to write."""
+        for row in self.rows:
+            for slot, block in row.fresh:
+                if (slot + 1) * block_size > row.position:
+                    yield block
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,11 +164,20 @@ class Request:
     ignore_eos: bool
     stop_token_ids: tuple[int, ...]
     priority: int
-    keys: tuple[int, ...]
+    keys: Ints
     final_length: int
+    #: How many of its blocks a lookup found in the remote store; None where nobody looked.
+    remote_blocks: int | None = None
     epoch: int = -1
     seat: int = -1
-    table: dict[int, int] = field(default_factory=dict[int, int])
+    #: Its blocks by slot, as the host was told, `NONE` where it was not; replaced, never written.
+    table: Ints = field(default_factory=lambda: EMPTY)
+    #: Rows selected in this epoch that were not taken back.
+    rows: int = 0
+    #: The layer-wise load that this epoch runs on, as long as it is not complete.
+    runs_on: int | None = None
+    #: The last epoch of which nothing counts, because the load that it ran on failed.
+    void: int = -1
     scheduled: int = 0
     #: Position of the first row of this epoch: tokens that came from the prefix cache.
     cached: int = 0
@@ -161,12 +205,15 @@ class Request:
 
     def key_of(self, slot: int) -> int | None:
         """Return the content identity of block ``slot``, or None if it has none."""
-        return self.keys[slot] if slot < len(self.keys) else None
+        return int(self.keys[slot]) if slot < len(self.keys) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestAccount:
-    """What the scheduler says of one request that has a seat or waits."""
+    """What the scheduler says of one request that has a seat or waits.
+
+    ``blocks`` are its KV blocks, shallowest first.
+    """
 
     handle: int
     state: str
@@ -176,38 +223,103 @@ class RequestAccount:
     settled: int
     intent: str
     seat: int | None
-    blocks: tuple[int, ...]
+    blocks: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAccount:
-    """What the scheduler says of one block; ``place`` is held, pending, cached or free."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """Which piece of a memory has the content with which key; ``keys`` ascend."""
 
-    place: str
-    references: int
-    key: int | None
+    keys: Ints
+    pieces: Ints
+
+    def lead(self, keys: Ints) -> Ints:
+        """Return the piece that each key leads to, or `NONE`."""
+        if not len(self.keys):
+            return np.full(len(keys), NONE)
+        places = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
+        return np.where(self.keys[places] == keys, self.pieces[places], NONE)
+
+    def get(self, key: int) -> int | None:
+        """Return the piece that a key leads to, or None."""
+        piece = int(self.lead(np.array([key]))[0])
+        return None if piece == NONE else piece
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MemoryAccount:
+    """What the scheduler says of its KV blocks, or of its host pages, as columns by number.
+
+    Args:
+        places: numbers of `PLACES`.
+        references: how many holders there are.
+        pins: of these, transfers.
+        keys: identity of the content, or `NONE`.
+        queue: what may be handed out, in order; None where it is not told.
+        index: from key to piece; None where it is not told.
+    """
+
+    places: Ints
+    references: Ints
+    pins: Ints
+    keys: Ints
+    queue: Ints | None = None
+    index: Index | None = None
+
+    @cached_property
+    def queued(self) -> Ints:
+        """How often each piece stands in the queue."""
+        queue = EMPTY if self.queue is None else self.queue
+        return tally(queue, len(self.places))
+
+
+def tally(pieces: Ints, size: int) -> Ints:
+    """Count how often each of ``size`` numbers occurs; others are left out."""
+    own = pieces[(pieces >= 0) & (pieces < size)]
+    return np.bincount(own, minlength=size)
+
+
+def where(mask: NDArray[np.bool_] | Ints) -> list[int]:
+    """Return the numbers at which a mask holds."""
+    found: list[int] = mask.nonzero()[0].tolist()
+    return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Account:
     """The scheduler's own view of its state after a step.
 
-    ``queue`` are the blocks that may be handed out, in order; ``index`` maps key to block.
+    Args:
+        requests: by handle, those that have a seat or wait.
+        batches: state by number.
+        blocks: its KV blocks.
+        pages: its host pages; None without.
+        transfers: copies that it waits for; None where it does not say.
+        late: of these, loads whose end will be ignored.
+        seats_free, seats_draining, seats: places in the block tables, where they are counted.
+        counters: what it counted.
+        idle: whether it says that nothing is left to do; None if it does not say.
+        problems: what its own audit complains about.
     """
 
     requests: Mapping[int, RequestAccount]
     batches: Mapping[int, str]
-    blocks: Sequence[BlockAccount]
-    queue: Sequence[int] | None = None
-    index: Mapping[int, int] | None = None
+    blocks: MemoryAccount
+    pages: MemoryAccount | None = None
+    transfers: frozenset[int] | None = None
+    late: frozenset[int] = frozenset()
     seats_free: int | None = None
     seats_draining: int = 0
     seats: int | None = None
     counters: Mapping[str, int] = field(default_factory=dict[str, int])
-    #: Whether the scheduler says that nothing is left to do; None if it does not say.
     idle: bool | None = None
-    #: What the scheduler's own audit complains about.
     problems: Sequence[str] = ()
+
+    @cached_property
+    def entries(self) -> Ints:
+        """How many table entries name each block."""
+        tables = [EMPTY, *(request.blocks for request in self.requests.values())]
+        return tally(np.concatenate(tables), len(self.blocks.places))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -235,9 +347,18 @@ class Facts:
     finished: list[int] = field(default_factory=list[int])
     #: Requests that come back to work in a new epoch.
     resumed: list[int] = field(default_factory=list[int])
+    #: Transfers that were asked for, that are complete (with how many blocks), that failed.
+    asked: list[Transfer] = field(default_factory=list[Transfer])
+    copied: list[tuple[Transfer, int]] = field(default_factory=list[tuple[Transfer, int]])
+    lost: list[Transfer] = field(default_factory=list[Transfer])
+    #: Requests whose epoch is void, because the load that it ran on failed.
+    voided: list[int] = field(default_factory=list[int])
     paused: int = 0
     reset: bool | None = None
-    wake: bool = False
+    #: Which memories the reset was about.
+    forgotten: tuple[str, ...] = ("block", "page")
+    #: The newest request before this step.
+    newest: int = -1
     #: Sentences about facts that fit nothing that is known, keyed by the invariant they break.
     strays: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     #: The order of the answer: words of batch, token and finish commands.

@@ -74,7 +74,7 @@ def wander(bench: TierBench, choose: Choose, steps: int) -> None:
         if bench.config.num_speculative_tokens:
             bench.luck = choose((1, 0, 5))
         if kind == "run":
-            run_on(bench, choose((5, 20, 60)))
+            run_on(bench, choose((5, 20, 60)), copies=choose((True, False)))
         elif kind == "go":
             moves: list[Callable[[], object]] = [*bench.moves()]
             moves.extend(partial(bench.transfer_failed, ident) for ident in bench.transfers)
@@ -95,10 +95,10 @@ def arrive(bench: TierBench, choose: Choose) -> None:
     bench.arrive(ask, choose((None, bench.lookup(ask.prompt), every, 0)))
 
 
-def run_on(bench: TierBench, turns: int) -> None:
-    """Take the most urgent move that there is, ``turns`` times."""
+def run_on(bench: TierBench, turns: int, *, copies: bool) -> None:
+    """Take the most urgent move that there is, ``turns`` times; without ``copies`` none ends."""
     for _ in range(turns):
-        if (move := next(bench.moves(), None)) is not None:
+        if (move := next(bench.moves(copies=copies), None)) is not None:
             move()
 
 

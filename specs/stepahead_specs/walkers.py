@@ -67,6 +67,8 @@ class Walkers:
             yield fire(handle, RequestTrigger.FILL)
             if seen.requests[handle].live and seen.rows_of(handle):
                 yield fire(handle, RequestTrigger.SELECT)
+        for handle in now.voided:
+            yield from self._void(handle)
         for handle, first in _taken_back(seen):
             back = RequestTrigger.WITHDRAW if first else RequestTrigger.RESTORE
             yield fire(handle, back)
@@ -80,6 +82,13 @@ class Walkers:
         for handle in _live_in(seen, now.dispatched):
             if seen.requests[handle].live:
                 yield fire(handle, RequestTrigger.DISPATCH)
+
+    def _void(self, handle: int) -> Iterator[str | None]:
+        """The load that a request runs on has failed: it stands in the line again."""
+        prepared = self.requests.state(handle) == RequestState.PREPARED.name
+        back = (RequestTrigger.FILL, RequestTrigger.PREEMPT)
+        for trigger in (RequestTrigger.WITHDRAW,) if prepared else back:
+            yield self.requests.fire(handle, trigger)
 
     def _compare(self, seen: Observation) -> list[str]:
         if seen.account is None:
@@ -99,7 +108,8 @@ def _preempted(seen: Observation) -> list[int]:
     if seen.before is None or seen.account is None:
         return []
     after, before = seen.account.requests, seen.before.requests
-    return [h for h in after if h in before and after[h].epoch > before[h].epoch]
+    void = seen.now.voided
+    return [h for h in after if h in before and after[h].epoch - (h in void) > before[h].epoch]
 
 
 def _taken_back(seen: Observation) -> Iterator[tuple[int, bool]]:
@@ -107,7 +117,7 @@ def _taken_back(seen: Observation) -> Iterator[tuple[int, bool]]:
     for batch in seen.now.withdrawn:
         for row in batch.rows:
             others = [b for b, _ in seen.rows_of(row.handle) if b not in seen.now.selected]
-            if seen.requests[row.handle].live and not others:
+            if seen.counts(row) and not others:
                 yield row.handle, row.position == row.starts
 
 
@@ -118,4 +128,5 @@ def _live_in(seen: Observation, batches: Iterable[Batch]) -> list[int]:
         for batch in batches
         for row in batch.rows
         if seen.requests[row.handle].finished_at in (None, seen.step)
+        and row.epoch > seen.requests[row.handle].void
     ]

@@ -27,7 +27,7 @@ from stepahead_specs.conformance.judge import Judge
 from stepahead_specs.conformance.parts import unknown_rules
 from stepahead_specs.invariants import InvariantViolated
 from stepahead_specs.oracle import Ask, HashModel
-from stepahead_specs.records import DISPATCHED, PREPARED, Batch, Limits, Row
+from stepahead_specs.records import DISPATCHED, NONE, PREPARED, Batch, Limits, Row
 
 #: What a freed block reads as, until somebody writes it.
 _POISON: Final = 0xDEADBEEF
@@ -210,7 +210,7 @@ class Host:
 
     def _place(self, row: Row, position: int) -> tuple[int, int]:
         slot, offset = divmod(position, self.limits.block_size)
-        block = row.table[slot]
-        if block is None:
+        block = int(row.table[slot])
+        if block == NONE:
             raise AdapterError(f"the row of request {row.handle} has no block for slot {slot}")
         return block, offset

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
+
 from stepahead_specs.conformance.contents import Contents
 from stepahead_specs.conformance.history import (
     Cancelled,
@@ -29,8 +31,11 @@ from stepahead_specs.invariants import Kind, Violation, violations
 from stepahead_specs.observation import Observation
 from stepahead_specs.records import (
     DISPATCHED,
+    EMPTY,
     FILLED,
+    NONE,
     Batch,
+    Ints,
     Limits,
     Request,
     Row,
@@ -140,7 +145,7 @@ class Judge:
                 ignore_eos=fact.ignore_eos,
                 stop_token_ids=fact.stop_token_ids,
                 priority=fact.priority,
-                keys=self._contents.keys(fact.request),
+                keys=self._keys(fact.request),
                 final_length=len(fact.prompt) + min(fact.max_tokens, room),
             )
         )
@@ -159,14 +164,17 @@ class Judge:
     def _row(self, batch: int, share: Share) -> Row:
         request = self.seen.requests.get(share.request)
         blocks = self._unseen(share) if share.blocks is None else share.blocks
-        told = request.table if request and request.epoch == share.epoch else dict[int, int]()
-        need = -(-(share.position + share.count) // self.seen.limits.block_size)
+        told = request.table if request and request.epoch == share.epoch else EMPTY
+        size, pool = self.seen.limits.block_size, self.seen.limits.num_blocks
+        need = -(-(share.position + share.count) // size)
+        where = f"the row of request {share.request} in batch {batch}"
         if len(blocks) < need:
-            self.seen.stray(
-                "INV-21",
-                f"the row of request {share.request} in batch {batch} needs {need} blocks and has "
-                f"{len(blocks)}",
-            )
+            self.seen.stray("INV-21", f"{where} needs {need} blocks and has {len(blocks)}")
+        if share.blocks is not None:
+            for block in blocks:
+                if not 0 <= block < pool:
+                    self.seen.stray("INV-2", f"{where} names block {block}, and there is none")
+            blocks = tuple(block if 0 <= block < pool else NONE for block in blocks)
         return Row(
             handle=share.request,
             epoch=share.epoch,
@@ -175,7 +183,7 @@ class Judge:
             count=share.count,
             samples=share.samples,
             drafts=share.drafts,
-            fresh=tuple((s, block) for s, block in enumerate(blocks) if told.get(s) != block),
+            fresh=tuple((s, b) for s, b in enumerate(blocks) if s >= len(told) or told[s] != b),
         )
 
     def _unseen(self, share: Share) -> tuple[int, ...]:
@@ -254,7 +262,7 @@ class Judge:
         seen.executed(fact.batch, sampled)
         for token in seen.now.returned:
             self._contents.grow(token.handle, token.value)
-            seen.requests[token.handle].keys = self._contents.keys(token.handle)
+            seen.requests[token.handle].keys = self._keys(token.handle)
         for request, value in fact.emitted:
             known = seen.requests.get(request)
             offset = len(known.emitted) if known is not None else 0
@@ -272,6 +280,9 @@ class Judge:
     def _name(self, handle: int) -> str:
         request = self.seen.requests.get(handle)
         return request.request_id if request is not None else str(handle)
+
+    def _keys(self, handle: int) -> Ints:
+        return np.array(self._contents.keys(handle), dtype=np.int64)
 
     def _promise(self, handle: int) -> tuple[Sequence[int], str]:
         return self._promises[handle]

@@ -144,9 +144,9 @@ class KernelAdapter(Adapter):
         told = account(self._kernel)
         live = {h: r for h, r in told.requests.items() if h in self._numbers}
         return State(
-            free=tuple(told.queue or ()),
-            held={self._numbers[h]: r.blocks for h, r in live.items()},
-            references=tuple(block.references for block in told.blocks),
+            free=() if told.blocks.queue is None else tuple(told.blocks.queue.tolist()),
+            held={self._numbers[h]: tuple(r.blocks.tolist()) for h, r in live.items()},
+            references=tuple(told.blocks.references.tolist()),
             counts={
                 self._numbers[h]: Counts(known=r.known, scheduled=r.scheduled, settled=r.settled)
                 for h, r in live.items()

@@ -62,6 +62,8 @@ NEEDS: Final[Mapping[str, tuple[Part, ...]]] = {
     "a_rejected_draft_leaves_nothing": (Part.COUNTS,),
 }
 
+_NO_TRANSFERS: Final = "copies between the tiers of a cache are not told"
+
 #: Rules that a history cannot feed, with the reason.
 NEVER: Final[Mapping[str, str]] = {
     "a_prepared_batch_does_not_wait": "the host decides when it dispatches, not the scheduler",
@@ -84,6 +86,16 @@ NEVER: Final[Mapping[str, str]] = {
     "no_row_is_left_out_for_a_draft": "how full a batch should be is the engine's policy",
     "drafts_take_what_is_left": "how full a batch should be is the engine's policy",
     "a_refusal_has_a_reason_that_holds": "reasons of refusals are the engine's own words",
+    "every_page_is_in_one_place": _NO_TRANSFERS,
+    "a_page_is_in_one_transfer": _NO_TRANSFERS,
+    "what_a_transfer_needs_is_not_free": _NO_TRANSFERS,
+    "nobody_writes_what_a_store_reads": _NO_TRANSFERS,
+    "a_copy_is_of_what_its_key_says": _NO_TRANSFERS,
+    "a_load_is_of_its_requests_prefix": _NO_TRANSFERS,
+    "what_a_load_writes_has_no_other_user": _NO_TRANSFERS,
+    "a_pin_belongs_to_a_transfer": _NO_TRANSFERS,
+    "a_transfer_is_open_until_it_is_reported": _NO_TRANSFERS,
+    "what_was_copied_can_be_found": _NO_TRANSFERS,
     "idle_means_that_nothing_is_left": "whether the engine calls itself idle is not told",
 }
 

@@ -7,10 +7,23 @@ row, the place of a block from where it is named.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
 
 from stepahead_specs.conformance.history import State
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import DISPATCHED, Account, BlockAccount, RequestAccount
+from stepahead_specs.records import (
+    DISPATCHED,
+    FREE,
+    HELD,
+    NONE,
+    PENDING,
+    Account,
+    MemoryAccount,
+    RequestAccount,
+    tally,
+)
 
 
 def account(seen: Observation, state: State | None) -> Account | None:
@@ -22,8 +35,7 @@ def account(seen: Observation, state: State | None) -> Account | None:
     return Account(
         requests={handle: _request(seen, handle, held[handle], state) for handle in held},
         batches={},
-        blocks=_places(seen.limits.num_blocks, state),
-        queue=state.free,
+        blocks=_blocks(seen.limits.num_blocks, state),
     )
 
 
@@ -44,19 +56,23 @@ def _request(seen: Observation, handle: int, blocks: Sequence[int], state: State
         settled=counts.settled if counts else 0,
         intent="none",
         seat=None,
-        blocks=tuple(blocks),
+        blocks=np.array(blocks, dtype=np.int64),
     )
 
 
-def _places(num_blocks: int, state: State) -> list[BlockAccount]:
-    held = {block for blocks in state.held.values() for block in blocks}
-    free = set(state.free)
-    counted = state.references or ()
-    return [
-        BlockAccount(
-            place="held" if block in held else "free" if block in free else "pending",
-            references=counted[block] if block < len(counted) else int(block in held),
-            key=None,
-        )
-        for block in range(num_blocks)
-    ]
+def _blocks(num_blocks: int, state: State) -> MemoryAccount:
+    queue = np.array(state.free, dtype=np.int64)
+    named = chain.from_iterable(state.held.values())
+    held = tally(np.fromiter(named, dtype=np.int64), num_blocks) > 0
+    places = np.where(held, HELD, np.where(tally(queue, num_blocks) > 0, FREE, PENDING))
+    references = held.astype(np.int64)
+    counted = np.array(state.references or (), dtype=np.int64)[:num_blocks]
+    references[: len(counted)] = counted
+    nothing = np.zeros(num_blocks, dtype=np.int64)
+    return MemoryAccount(
+        places=places,
+        references=references,
+        pins=nothing,
+        keys=nothing + NONE,
+        queue=queue,
+    )

@@ -8,8 +8,6 @@ many rows a request has wasted) is checked along shortest paths only.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from stepahead.commands import Command
 from stepahead.config import KernelConfig
 from stepahead.events import Event
@@ -29,7 +27,7 @@ def after(
     seen: Observation, event: Event, commands: tuple[Command, ...], kernel: Kernel
 ) -> tuple[Observation, list[str]]:
     """Return the observation after one more step, and one sentence per violation."""
-    copy = fork(seen)
+    copy = seen.copy()
     Observer(copy).saw(event, commands)
     copy.accounted(account(kernel))
     broken = violations(copy)
@@ -37,25 +35,3 @@ def after(
         broken += violations(copy, Kind.EVENTUALLY)
     copy.forget()
     return copy, [str(violation) for violation in broken]
-
-
-def fork(seen: Observation) -> Observation:
-    """Return an independent copy; what never changes is shared."""
-    return replace(
-        seen,
-        requests={
-            handle: replace(
-                request,
-                table=dict(request.table),
-                sampled=list(request.sampled),
-                emitted=list(request.emitted),
-            )
-            for handle, request in seen.requests.items()
-        },
-        batches={
-            ident: replace(batch, values=dict(batch.values))
-            for ident, batch in seen.batches.items()
-        },
-        contents=dict(seen.contents),
-        totals=dict(seen.totals),
-    )

@@ -6,7 +6,7 @@ rules look at an `stepahead_specs.observation.Observation` and at nothing else.
 
 from typing import Final
 
-from stepahead_specs.invariants import batches, blocks, drafts, lives, service, tokens
+from stepahead_specs.invariants import batches, blocks, drafts, lives, service, tiers, tokens
 from stepahead_specs.invariants.registry import (
     INVARIANTS,
     Invariant,
@@ -20,7 +20,6 @@ from stepahead_specs.invariants.registry import (
 
 #: Entries of the catalogue that have no rule here, with the reason.
 NOT_APPLICABLE: Final = {
-    "INV-17": "an observation shows one memory; `tier_bench` holds the laws of the tiers",
     "INV-22": "there are no peers: one scheduler drives one device",
     "INV-23": "there is no structured output: the grammar belongs to the host's sampler",
 }
@@ -39,6 +38,7 @@ __all__ = [
     "invariant",
     "lives",
     "service",
+    "tiers",
     "tokens",
     "violations",
 ]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from stepahead_specs.invariants.registry import invariant
-from stepahead_specs.invariants.service import nobody_lacks, spare_blocks
+from stepahead_specs.invariants.service import free_blocks, nobody_lacks, spare_blocks
 from stepahead_specs.observation import Observation
 from stepahead_specs.records import QUEUED, RequestAccount
 
@@ -71,11 +71,11 @@ def drafts_take_what_is_left(seen: Observation) -> Iterator[str]:
         return
     for row in rows:
         most = seen.drafts_max(row)
-        more = bool(account.queue) or row.end % limits.block_size > 0
+        more = free_blocks(seen) > 0 or row.end % limits.block_size > 0
         if row.drafts < most and more:
             yield (
                 f"request {row.handle} has {row.drafts} drafts of {most}, and there is room: "
-                f"{len(account.queue or ())} blocks are free, its positions end at {row.end}"
+                f"{free_blocks(seen)} blocks are free, its positions end at {row.end}"
             )
 
 

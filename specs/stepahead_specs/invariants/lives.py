@@ -21,6 +21,12 @@ COUNTED: Final = (
     "wasted_rows_error",
     "discarded_rows",
     "refused_batches",
+    "host_tokens",
+    "remote_tokens",
+    "stored_blocks",
+    "failed_transfers",
+    "expired_loads",
+    "ignored_transfers",
     "drafted_tokens",
     "accepted_tokens",
 )
@@ -51,11 +57,11 @@ def a_client_that_left_hears_nothing_more(seen: Observation) -> Iterator[str]:
             yield f"request {handle} ends by abort, and nobody cancelled it"
         if request.finish == "error" and not request.failed:
             yield f"request {handle} ends by error, and no device failed"
-    ended = {h for h, r in seen.requests.items() if not r.live and r.finished_at != seen.step}
+    ended: set[int] = set()
     for word, handle in seen.now.order:
         if word == "finish":
             ended.add(handle)
-        elif word == "emit" and handle in ended:
+        elif word == "emit" and (handle in ended or _ended_before(seen, handle)):
             yield f"request {handle} is sent a token after its end"
 
 
@@ -72,8 +78,12 @@ def an_ended_request_is_not_selected(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-12", source=f"{_CATALOGUE}: bounded waste")
 def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
-    """An end by length wastes no row, by stop at most ``lookahead``, by cancel max(1, that)."""
+    """An end by length wastes no row, by stop at most ``lookahead``, by cancel max(1, that).
+
+    With a host cache a cancel may waste one more: of a batch that waits for a write-back.
+    """
     depth = seen.limits.lookahead
+    waiting = int(seen.limits.host_pages > 0)
     for handle in seen.now.finished:
         rows = seen.rows_of(handle)
         if seen.requests[handle].finish == "length" and rows:
@@ -83,7 +93,7 @@ def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
     for batch in seen.now.dispatched:
         for handle in {row.handle for row in batch.rows}:
             request = seen.requests[handle]
-            bound = bounds.get(request.finish or "", max(1, depth))
+            bound = bounds.get(request.finish or "", max(1, depth + waiting))
             if request.wasted > bound:
                 yield (
                     f"batch {batch.ident} wastes row {request.wasted} of request {handle}, "
@@ -94,7 +104,8 @@ def waste_is_bounded_by_the_lookahead(seen: Observation) -> Iterator[str]:
 @invariant("INV-15", source=f"{_CATALOGUE}: progress")
 def an_idle_device_gets_work(seen: Observation) -> Iterator[str]:
     """A ready host without an outstanding batch gets one while a live request waits."""
-    stopped = seen.paused or seen.pausing or seen.device_failed
+    # What is being copied may be what it waits for; its end will be reported.
+    stopped = seen.paused or seen.pausing or seen.device_failed or bool(seen.transfers)
     if seen.now.event != "HostReady" or stopped or seen.outstanding():
         return
     if live := seen.live():
@@ -108,25 +119,28 @@ def every_request_ends(seen: Observation) -> Iterator[str]:
         yield f"request {request.handle} has not ended"
     for batch in seen.outstanding():
         yield f"batch {batch.ident} is still {batch.state}"
+    for ident in seen.transfers:
+        yield f"transfer {ident} is still open"
 
 
 @invariant("INV-16", source=f"{_CATALOGUE}: order")
 def nobody_overtakes_in_the_line(seen: Observation) -> Iterator[str]:
     """A request that gets its first rows stands before every request that is left waiting."""
-    if not seen.now.selected:
-        return
-    waiting = [r for r in seen.live() if _waits(seen, r.handle)]
-    for batch in seen.now.selected:
-        for row in batch.rows:
-            request = seen.requests[row.handle]
-            if row.position != request.cached or len(seen.rows_of(row.handle)) > 1:
-                continue
-            for other in waiting:
-                if seen.rank(other) < seen.rank(request):
-                    yield (
-                        f"batch {batch.ident} starts request {row.handle}, "
-                        f"and request {other.handle} before it waits"
-                    )
+    rows = seen.outstanding_rows() if seen.now.selected else {}
+    started = [
+        (batch, seen.requests[row.handle])
+        for batch in seen.now.selected
+        for row in batch.rows
+        if row.position == row.starts and len(rows.get(row.handle, ())) == 1
+    ]
+    waiting = [r for r in seen.live() if _waits(seen, r.handle)] if started else []
+    for batch, request in started:
+        for other in waiting:
+            if seen.rank(other) < seen.rank(request):
+                yield (
+                    f"batch {batch.ident} starts request {request.handle}, "
+                    f"and request {other.handle} before it waits"
+                )
 
 
 @invariant("INV-31", source="design: preemption is lazy, and takes the youngest")
@@ -165,11 +179,16 @@ def the_youngest_are_the_victims(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-19", source=f"{_CATALOGUE}: pause")
 def a_pause_waits_for_the_device(seen: Observation) -> Iterator[str]:
-    """A pause is reported once, exactly when no batch is outstanding; nothing is selected in it."""
+    """A pause is reported once, exactly when no batch and no transfer is outstanding.
+
+    Nothing is selected in it.
+    """
     out = seen.outstanding()
     if seen.now.paused and out:
         yield f"the pause is reported and batch {out[0].ident} is {out[0].state}"
-    if seen.pausing and not out:
+    if seen.now.paused and seen.transfers:
+        yield f"the pause is reported and transfer {next(iter(seen.transfers))} is open"
+    if seen.pausing and not out and not seen.transfers:
         yield "nothing is outstanding, and the pause is not reported"
     if seen.now.selected and (seen.paused or seen.pausing):
         yield f"batch {seen.now.selected[0].ident} is selected during a pause"
@@ -189,9 +208,8 @@ def counters_equal_what_was_seen(seen: Observation) -> Iterator[str]:
 def a_handle_names_one_stay(seen: Observation) -> Iterator[str]:
     """Handles only grow; an id is refused as duplicate exactly while a live request has it."""
     for handle in seen.now.admitted:
-        older = max((other for other in seen.requests if other != handle), default=-1)
-        if handle <= older:
-            yield f"request {handle} is admitted after request {older}"
+        if handle <= seen.now.newest:
+            yield f"request {handle} is admitted after request {seen.now.newest}"
         name = seen.requests[handle].request_id
         for other in seen.live():
             if other.handle != handle and other.request_id == name:
@@ -207,18 +225,25 @@ def a_state_follows_the_oldest_row(seen: Observation) -> Iterator[str]:
     """PREPARED: its oldest row is not dispatched; DISPATCHED: it is; else none is out."""
     if seen.account is None:
         return
+    outstanding = seen.outstanding_rows()
     for handle, account in seen.account.requests.items():
-        request = seen.requests.get(handle)
+        request = seen.alive.get(handle)
         if request is None or not request.live:
             continue
-        rows = seen.rows_of(handle)
+        rows = outstanding.get(handle)
         if rows:
-            expected = {"dispatched"} if rows[0][0].state == DISPATCHED else {"prepared"}
+            expected = "dispatched" if rows[0][0].state == DISPATCHED else "prepared"
         else:
-            expected = {"filled"} if account.blocks else {"queued"}
-        if account.state not in expected:
+            expected = "filled" if len(account.blocks) else "queued"
+        if account.state != expected:
+            rows = rows or []
             out = ", ".join(f"{batch.ident} is {batch.state}" for batch, _ in rows) or "none is out"
             yield f"request {handle} is {account.state}; its batches: {out}"
+
+
+def _ended_before(seen: Observation, handle: int) -> bool:
+    request = seen.requests.get(handle)
+    return request is not None and not request.live and request.finished_at != seen.step
 
 
 def _waits(seen: Observation, handle: int) -> bool:

@@ -9,9 +9,19 @@ up only where no reading of the limits excuses what happened.
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from stepahead_specs.invariants.registry import invariant
 from stepahead_specs.observation import Observation
-from stepahead_specs.records import QUEUED, Request, RequestAccount
+from stepahead_specs.records import (
+    EMPTY,
+    PENDING,
+    QUEUED,
+    Ints,
+    MemoryAccount,
+    Request,
+    RequestAccount,
+)
 
 _CATALOGUE: Final = "catalogue of known defects"
 
@@ -32,33 +42,34 @@ def a_victim_is_chosen_for_want_of_blocks(seen: Observation) -> Iterator[str]:
         and seen.rank(seen.requests[handle]) < seen.rank(seen.requests[eldest])
     ]
     wanted = sum(_lack(seen, before[handle]) for handle in elders)
-    coming = sum(block.place == "pending" for block in blocks) + len(seen.before.queue or ())
+    coming = int((blocks.places == PENDING).sum()) + len(_queue(blocks))
     going = [handle for handle in chosen if handle != eldest]
     going += [handle for handle, account in before.items() if _leaves(seen, account)]
-    own = {b for handle in going for b in before[handle].blocks if blocks[b].references == 1}
-    if wanted <= coming + len(own):
+    held = np.unique(np.concatenate([EMPTY, *(before[handle].blocks for handle in going)]))
+    coming += int((blocks.references[held] == 1).sum())
+    if wanted <= coming:
         yield (
             f"request {eldest} is chosen as victim, its elders want {wanted} blocks and "
-            f"{coming + len(own)} are free or coming"
+            f"{coming} are free or coming"
         )
 
 
 @invariant("INV-32", source=f"{_CATALOGUE}: commit, then emit, then release")
 def content_that_came_back_can_be_found(seen: Observation) -> Iterator[str]:
     """Full prompt blocks of a batch that came back have their keys, also where a request ended."""
-    account = seen.account
-    if account is None or account.index is None or not seen.limits.prefix_caching:
+    index = None if seen.account is None else seen.account.blocks.index
+    if index is None or not seen.limits.prefix_caching:
         return
     for batch in seen.now.executed:
         for row in batch.rows:
             request = seen.requests[row.handle]
-            gone = request.finished_at not in (None, seen.step)
+            gone = request.finished_at not in (None, seen.step) or row.epoch <= request.void
             if gone or row.epoch != request.epoch:
                 continue
             size = seen.limits.block_size
             for slot in range(row.position // size, row.end // size):
                 key = request.key_of(slot)
-                if key is not None and key not in account.index:
+                if key is not None and index.get(key) is None:
                     where = f"slot {slot} of request {row.handle}"
                     yield f"{where} is back, and key {key} leads nowhere"
 
@@ -85,6 +96,8 @@ def the_first_in_line_is_let_in_while_there_is_room(seen: Observation) -> Iterat
     if not line or len(running) >= limits.max_concurrency:
         return
     first = min((seen.requests[handle] for handle in line), key=seen.rank)
+    if _may_await_a_copy(seen, first):
+        return
     needs = _blocks(seen, account.requests[first.handle].known)
     promised = sum(max(_blocks(seen, r.known) - len(r.blocks), 0) for r in running)
     free = spare_blocks(seen)
@@ -110,11 +123,12 @@ def a_refusal_has_a_reason_that_holds(seen: Observation) -> Iterator[str]:
 
 @invariant("INV-35", source=f"{_CATALOGUE}: quiescence is real work in flight, not lists")
 def idle_means_that_nothing_is_left(seen: Observation) -> Iterator[str]:
-    """A scheduler calls itself idle exactly when nothing is live and nothing outstanding."""
+    """A scheduler calls itself idle exactly when nothing is live, outstanding or in transfer."""
     if seen.account is None or seen.account.idle is None:
         return
     left = [f"request {request.handle} is live" for request in seen.live()]
     left += [f"batch {batch.ident} is {batch.state}" for batch in seen.outstanding()]
+    left += [f"transfer {ident} is open" for ident in seen.transfers]
     if seen.account.idle and left:
         yield f"the scheduler calls itself idle, and {left[0]}"
     if not seen.account.idle and not left:
@@ -168,7 +182,7 @@ def nobody_lacks(seen: Observation) -> bool:
     Not so if a victim is awaited, nor where nobody says which blocks are free.
     """
     account = seen.account
-    if account is None or account.queue is None:
+    if account is None or account.blocks.queue is None:
         return False
     counts = {row.handle: row.count for batch in seen.now.selected for row in batch.rows}
     lacking = 0
@@ -184,7 +198,12 @@ def spare_blocks(seen: Observation) -> int:
     """Count the blocks that are free, and those that were taken for drafts alone."""
     rows = [row for batch in seen.now.selected for row in batch.rows]
     drafted = sum(_blocks(seen, row.end) - _blocks(seen, row.known_end) for row in rows)
-    return drafted + len((seen.account.queue if seen.account else None) or ())
+    return drafted + free_blocks(seen)
+
+
+def free_blocks(seen: Observation) -> int:
+    """Count the blocks that may be handed out; 0 where nobody says."""
+    return 0 if seen.account is None else len(_queue(seen.account.blocks))
 
 
 def _lack(seen: Observation, account: RequestAccount, given: int = 0) -> int:
@@ -219,6 +238,24 @@ def _victims(seen: Observation) -> list[int]:
             or (now.intent == "preempt" and before[handle].intent != "preempt")
         )
     ]
+
+
+def _may_await_a_copy(seen: Observation, request: Request) -> bool:
+    """Tell whether a waiting request may wait for the host rather than for room.
+
+    For its own load, for somebody else's of content that it has too, or for a store that reads
+    what its load would write.
+    """
+    return any(
+        transfer.store
+        or transfer.handle == request.handle
+        or bool(np.isin(transfer.keys, request.keys).any())
+        for transfer in seen.transfers.values()
+    )
+
+
+def _queue(memory: MemoryAccount) -> Ints:
+    return EMPTY if memory.queue is None else memory.queue
 
 
 def _blocks(seen: Observation, tokens: int) -> int:

@@ -44,9 +44,11 @@ def takes(kernel: Kernel, event: Event) -> bool:
 
 
 def executed(batch: BatchView, at: int) -> BatchExecuted:
-    """Return the report that a batch is back."""
-    tokens = np.zeros((1, sum(row.samples for row in batch.rows)), dtype=np.int64)
-    return BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=at)
+    """Return the report that a batch is back, with no draft accepted."""
+    drafts = [row.drafts for row in batch.rows if row.samples]
+    tokens = np.zeros((1 + max(drafts, default=0), len(drafts)), dtype=np.int64)
+    accepted = np.zeros(len(drafts), dtype=np.int64) if any(drafts) else None
+    return BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=at, accepted=accepted)
 
 
 def expected(kernel: Kernel, *, paused: bool, woken: bool) -> Iterator[Possible]:

@@ -150,6 +150,11 @@ class RunRecord:
         return self.run_rows.repeat(self.run_steps)
 
     @property
+    def step_tokens(self) -> Ints:
+        """Tokens of each device step; shape ``(steps,)``."""
+        return self.run_tokens.repeat(self.run_steps)
+
+    @property
     def step_gaps_ns(self) -> Ints:
         """How long the NPU stood idle before each device step while a live request could have run.
 

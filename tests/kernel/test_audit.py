@@ -4,47 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from random import Random
 
 import numpy as np
 import pytest
 
-from stepahead import Kernel, KernelConfig
 from stepahead.arrays import Ints
 from stepahead.blocks import BlockPool
-from stepahead.state import Snapshot, State
+from stepahead.state import State
 from stepahead.views import Audit, Place, audit, view_blocks
-from stepahead_specs.machines import EOS
-from stepahead_specs.oracle import HashModel
-from stepahead_specs.tier_bench import TierBench
-from stepahead_specs.tier_walk import tiers, wander
+from stepahead_specs.runs import Copy, copies, wandered
 
 #: Damages a state and returns the sentence that says so, or returns None where it cannot.
 Damage = Callable[[State], str | None]
 
 
 @cache
-def copies() -> list[tuple[KernelConfig, Snapshot]]:
-    """Return copies of kernels with tiers, taken from walks."""
-    found: list[tuple[KernelConfig, Snapshot]] = []
-    for seed in range(14):
-        choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
-        bench = TierBench(tiers(choose), HashModel(eos=EOS))
-        wander(bench, choose, 6)
-        kernel = Kernel(bench.config)
-        for number, (event, _) in enumerate(bench.journal):
-            kernel.step(event)
-            if number % 13 == 0:
-                found.append((bench.config, kernel.snapshot()))
-    return found
+def taken() -> list[Copy]:
+    """Return copies of kernels with tiers."""
+    return [copy for seed in range(14) for copy in copies(wandered(seed, 6), 13)]
 
 
 def states() -> Iterator[State]:
     """Iterate over sound states, of every kind that walks come across."""
-    for config, copy in copies():
-        state = State(config)
-        state.restore(copy)
-        yield state
+    return (copy.state() for copy in taken())
 
 
 def _queue_first(pool: BlockPool, block: int) -> None:

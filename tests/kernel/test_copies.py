@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import Random
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepahead import Kernel, KernelConfig
+from stepahead import Kernel
 from stepahead.columns import COLUMNS, Columns
 from stepahead.commands import Command
-from stepahead.events import Event
 from stepahead_specs.bench import Bench
-from stepahead_specs.machines import EOS
-from stepahead_specs.oracle import HashModel
-from stepahead_specs.tier_bench import TierBench
-from stepahead_specs.tier_walk import tiers, wander
-from stepahead_specs.walk import draw, play
-
-Journal = Sequence[tuple[Event, tuple[Command, ...]]]
+from stepahead_specs.runs import walked, wandered
 
 
 def said(commands: Sequence[Command]) -> str:
@@ -30,36 +23,18 @@ def said(commands: Sequence[Command]) -> str:
         return repr(commands)
 
 
-def walk(seed: int) -> tuple[KernelConfig, Journal]:
-    """Return a run without tiers."""
-    benches: list[Bench] = []
-
-    def make(config: KernelConfig, model: HashModel) -> Bench:
-        benches.append(Bench(config, model, checked=False))
-        return benches[-1]
-
-    assert play(draw(Random(seed)), make) is None  # noqa: S311 - repeatable, not secret
-    return benches[0].config, benches[0].journal
-
-
-def tier_walk(seed: int) -> tuple[KernelConfig, Journal]:
-    """Return a run with whatever tiers the seed chooses."""
-    choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
-    bench = TierBench(tiers(choose), HashModel(eos=EOS))
-    wander(bench, choose, 20)
-    return bench.config, bench.journal
-
-
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("run", [walk, tier_walk])
-def test_a_copy_taken_anywhere_goes_on_as_the_original(run: object, seed: int) -> None:
+@pytest.mark.parametrize("run", [walked, partial(wandered, steps=20)], ids=["plain", "tiers"])
+def test_a_copy_taken_anywhere_goes_on_as_the_original(
+    run: Callable[[int], Bench], seed: int
+) -> None:
     """Two kernels take turns: one takes the event, the other one gets its copy from before.
 
     So every event is taken by a restored kernel, after the copied one has gone on already.
     """
-    config, journal = walk(seed) if run is walk else tier_walk(seed)
-    first, second = Kernel(config), Kernel(config)
-    for event, commands in journal:
+    bench = run(seed)
+    first, second = Kernel(bench.config), Kernel(bench.config)
+    for event, commands in bench.journal:
         saved, before = first.snapshot(), first.digest()
         counted = first.counters.values()
         assert said(first.step(event)) == said(commands)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
-from random import Random
 
 from stepahead import Kernel, KernelConfig
 from stepahead.commands import (
@@ -32,11 +31,7 @@ from stepahead.state import Counters
 from stepahead.transfers import Transfer, TransferKind
 from stepahead.views import BatchView, RequestView
 from stepahead_specs.bench import Bench
-from stepahead_specs.machines import EOS
-from stepahead_specs.oracle import HashModel
-from stepahead_specs.tier_bench import TierBench
-from stepahead_specs.tier_walk import tiers, wander
-from stepahead_specs.walk import draw, play
+from stepahead_specs.runs import walked, wandered
 
 #: A stay of a request between two preemptions.
 Stretch = tuple[int, int]
@@ -229,26 +224,6 @@ class Accountant:
         return isinstance(event, HostReady)
 
 
-def walked(seed: int) -> Bench:
-    """Return a run without tiers."""
-    benches: list[Bench] = []
-
-    def make(config: KernelConfig, model: HashModel) -> Bench:
-        benches.append(Bench(config, model, checked=False))
-        return benches[-1]
-
-    play(draw(Random(seed)), make)  # noqa: S311 - repeatable, not secret
-    return benches[0]
-
-
-def wandered(seed: int) -> Bench:
-    """Return a run with whatever tiers the seed chooses."""
-    choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
-    bench = TierBench(tiers(choose), HashModel(eos=EOS))
-    wander(bench, choose, 16)
-    return bench
-
-
 #: What only tiers have, and of the rest what such walks need not come across.
 TIERS = {
     "host_tokens",
@@ -279,4 +254,4 @@ def test_every_counter_counts_what_happened() -> None:
 
 def test_the_counters_of_the_tiers_count_what_happened() -> None:
     """Transfers in any order with any end."""
-    assert counted(wandered(seed) for seed in range(48)) >= TIERS
+    assert counted(wandered(seed, 16) for seed in range(48)) >= TIERS

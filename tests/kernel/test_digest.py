@@ -6,24 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from functools import cache
-from random import Random
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from stepahead import Kernel, KernelConfig, SelectionTiming
+from stepahead import SelectionTiming
 from stepahead.arrays import Ints
 from stepahead.blocks import BlockPool
 from stepahead.commands import FinishReason
-from stepahead.state import Snapshot, State, Wake
+from stepahead.state import State, Wake
 from stepahead.views import digest
-from stepahead_specs.bench import Bench
-from stepahead_specs.machines import EOS
-from stepahead_specs.oracle import HashModel
-from stepahead_specs.tier_bench import TierBench
-from stepahead_specs.tier_walk import tiers, wander
-from stepahead_specs.walk import draw, play
+from stepahead_specs.runs import Copy, copies, walked, wandered
 
 #: Changes one fact and returns True, or returns False where the state does not have it.
 Fact = Callable[[State], bool]
@@ -284,68 +278,37 @@ JUST_IN_TIME: dict[str, Fact] = {
 }
 
 
-def states(make: Callable[[int], Bench], seeds: range) -> list[tuple[KernelConfig, Snapshot]]:
-    """Return copies of the kernel from runs, taken after every fifth event."""
-    found: list[tuple[KernelConfig, Snapshot]] = []
-    for seed in seeds:
-        bench = make(seed)
-        kernel = Kernel(bench.config)
-        for number, (event, _) in enumerate(bench.journal):
-            kernel.step(event)
-            if number % 5 == 0:
-                found.append((bench.config, kernel.snapshot()))
-    return found
-
-
-def _walked(seed: int) -> Bench:
-    benches: list[Bench] = []
-
-    def make(config: KernelConfig, model: HashModel) -> Bench:
-        benches.append(Bench(config, model, checked=False))
-        return benches[-1]
-
-    play(draw(Random(seed)), make)  # noqa: S311 - repeatable, not secret
-    return benches[0]
-
-
-def _wandered(seed: int) -> Bench:
-    choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
-    bench = TierBench(tiers(choose), HashModel(eos=EOS))
-    wander(bench, choose, 6)
-    return bench
-
-
 @cache
-def plain_states() -> list[tuple[KernelConfig, Snapshot]]:
+def plain_states() -> list[Copy]:
     """Return states of kernels without tiers."""
-    return states(_walked, range(8))
+    return [copy for seed in range(8) for copy in copies(walked(seed), 5)]
 
 
 @cache
-def tier_states() -> list[tuple[KernelConfig, Snapshot]]:
+def tier_states() -> list[Copy]:
     """Return states of kernels with tiers."""
-    return [entry for entry in states(_wandered, range(12)) if entry[0].host_pages]
+    runs = (copies(wandered(seed, 6), 5) for seed in range(12))
+    return [copy for run in runs for copy in run if copy.config.host_pages]
 
 
-def holds(fact: Fact, config: KernelConfig, saved: Snapshot) -> bool | None:
+def holds(fact: Fact, copy: Copy) -> bool | None:
     """Tell whether a change of the fact changes the digest; None if the state does not have it."""
-    state = State(config)
-    state.restore(saved)
+    state = copy.state()
     before = digest(state)
     return digest(state) != before if fact(state) else None
 
 
-def overlooked(fact: Fact, saved: list[tuple[KernelConfig, Snapshot]]) -> tuple[int, int]:
+def overlooked(fact: Fact, taken: list[Copy]) -> tuple[int, int]:
     """Return in how many states the digest overlooks the fact, and how many have it."""
-    seen = [told for config, copy in saved if (told := holds(fact, config, copy)) is not None]
+    seen = [told for copy in taken if (told := holds(fact, copy)) is not None]
     return seen.count(False), len(seen)
 
 
 @pytest.mark.parametrize("fact", ALWAYS.values(), ids=ALWAYS.keys())
 def test_whatever_can_influence_a_later_command_changes_the_digest(fact: Fact) -> None:
     """Equal digests mean equal futures, with and without tiers."""
-    for saved in (plain_states(), tier_states()):
-        missed, had = overlooked(fact, saved)
+    for taken in (plain_states(), tier_states()):
+        missed, had = overlooked(fact, taken)
         assert (missed, had > 0) == (0, True)
 
 
@@ -360,7 +323,7 @@ def test_with_tiers_their_facts_count_as_well(fact: Fact) -> None:
 def test_just_in_time_what_was_learnt_counts_as_well(fact: Fact) -> None:
     """What is known of durations decides when to select."""
     timed = SelectionTiming.JUST_IN_TIME
-    missed, had = overlooked(fact, [entry for entry in plain_states() if entry[0].timing is timed])
+    missed, had = overlooked(fact, [copy for copy in plain_states() if copy.config.timing is timed])
     assert (missed, had > 0) == (0, True)
 
 

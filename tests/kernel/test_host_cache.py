@@ -152,7 +152,7 @@ def test_a_block_is_not_reused_while_a_store_reads_it() -> None:
     assert room.kernel.requests()[0].seat is None
     room.transfer_done(only(room))
     go(room)
-    assert room.ends[other] is FinishReason.LENGTH
+    assert room.seen.requests[other].finish == FinishReason.LENGTH.value
     room.drain()
 
 
@@ -204,7 +204,7 @@ def test_a_failed_load_is_computed() -> None:
     go(room)
     room.transfer_failed(only(room))
     go(room)
-    assert room.ends[handle] is FinishReason.LENGTH
+    assert room.seen.requests[handle].finish == FinishReason.LENGTH.value
     assert not room.transfers
     assert room.kernel.counters.host_tokens == 0
     room.drain()
@@ -218,7 +218,7 @@ def test_a_cancel_during_a_load_ends_the_request_at_once(*, layerwise: bool, fai
     handle = ask(room)
     room.host_ready()
     room.cancel(room.asks[handle].request_id, handle)
-    assert room.ends[handle] is FinishReason.ABORT
+    assert room.seen.requests[handle].finish == FinishReason.ABORT.value
     held = {block.block for block in room.kernel.blocks() if block.pins}
     assert len(held) == 7
     ident = only(room)
@@ -266,7 +266,7 @@ def test_a_failed_reload_voids_the_epoch(lookahead: int, turns: int) -> None:
     assert (request.seat, request.epoch) == (None, 1)
     assert not any(row.live for batch in room.kernel.batches() for row in batch.rows)
     room.drain()
-    assert room.ends[handle] is FinishReason.LENGTH
+    assert room.seen.requests[handle].finish == FinishReason.LENGTH.value
 
 
 def test_a_batch_cannot_come_back_before_the_load_that_it_ran_on() -> None:
@@ -312,7 +312,7 @@ def test_a_load_that_takes_too_long_counts_as_failed() -> None:
     assert room.wake is not None
     room.woke_in_time()
     go(room)
-    assert room.ends[handle] is FinishReason.LENGTH
+    assert room.seen.requests[handle].finish == FinishReason.LENGTH.value
     assert room.kernel.counters.expired_loads == 1
     room.transfer_done(only(room))
     assert room.kernel.counters.ignored_transfers == 1

@@ -183,3 +183,9 @@ def test_a_table_without_a_row_for_a_state_is_refused() -> None:
     with pytest.raises(TableError) as caught:
         StateTable("batch", BatchState, BatchTrigger, rows)
     assert str(caught.value) == "table batch has no row for FILLED; an empty row is terminal"
+    del rows[BatchState.QUEUED]
+    with pytest.raises(TableError) as caught:
+        StateTable("batch", BatchState, BatchTrigger, rows)
+    assert (
+        str(caught.value) == "table batch has no row for QUEUED, FILLED; an empty row is terminal"
+    )

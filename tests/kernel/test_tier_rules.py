@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import takewhile
-from random import Random
 
 import numpy as np
 
@@ -13,43 +12,26 @@ from stepahead import Kernel, KernelConfig, planning
 from stepahead.commands import LoadBlocks, StoreBlocks
 from stepahead.events import TransferDone, TransferFailed
 from stepahead.host_cache import begin, expire, find, next_deadline, take, untouched
-from stepahead.state import Snapshot, State
+from stepahead.state import State
 from stepahead.transfers import Transfer, TransferKind
 from stepahead.views import view_blocks
-from stepahead_specs.machines import EOS
-from stepahead_specs.oracle import HashModel
-from stepahead_specs.tier_bench import TierBench
-from stepahead_specs.tier_walk import tiers, wander
+from stepahead_specs.runs import Copy, copies, wandered
 
 #: Not public: what a planner that looks for victims counts as coming.
 IN_TRANSFER: Callable[[State], int] = vars(planning)["_in_transfer"]
 
 
 @cache
-def copies() -> list[tuple[KernelConfig, Snapshot]]:
-    """Return copies of kernels with tiers, taken from walks."""
-    found: list[tuple[KernelConfig, Snapshot]] = []
-    for seed in range(40):
-        choose = Random(seed).choice  # noqa: S311 - repeatable, not secret
-        config = tiers(choose)
-        if not config.host_pages or not (config.write_back or config.load_deadline_ns):
-            continue
-        bench = TierBench(config, HashModel(eos=EOS))
-        wander(bench, choose, 8)
-        kernel = Kernel(config)
-        for number, (event, _) in enumerate(bench.journal):
-            kernel.step(event)
-            if number % 4 == 0 or kernel.transfers:
-                found.append((config, kernel.snapshot()))
-    return found
+def taken() -> list[Copy]:
+    """Return copies of kernels that write back, or have a deadline for loads."""
+    runs = (copies(wandered(seed, 8), 3) for seed in range(40))
+    found = [copy for run in runs for copy in run if copy.config.host_pages]
+    return [copy for copy in found if copy.config.write_back or copy.config.load_deadline_ns]
 
 
 def states() -> Iterator[State]:
     """Iterate over the states of these kernels."""
-    for config, copy in copies():
-        state = State(config)
-        state.restore(copy)
-        yield state
+    return (copy.state() for copy in taken())
 
 
 def timed(state: State) -> list[Transfer]:
@@ -137,12 +119,11 @@ def pages_of(state: State) -> dict[int, int]:
 def test_what_loses_its_only_copy_is_written_back_shallowest_first() -> None:
     """As far as there are pages, the first of their queue; the rest is counted as refused."""
     kept = refused = 0
-    for config, copy in copies():
-        if not config.write_back:
+    for copy in taken():
+        if not copy.config.write_back:
             continue
         for share in (1, 2):
-            state = State(config)
-            state.restore(copy)
+            state = copy.state()
             count = state.pool.available // share
             queue: list[int] = state.pool.queued().tolist()[:count]
             key: list[int] = state.pool.key.tolist()

@@ -213,7 +213,8 @@ def test_whoever_is_woken_for_a_deadline_still_selects_just_in_time() -> None:
     assert isinstance(prepare, PrepareBatch)
     machine.prepared(prepare.batch_id)
     (deadline,) = machine.ready()
-    assert deadline == WakeAt(wake_id=prepare.batch_id + 1, at=wake.at + STEP // 2)
+    assert isinstance(deadline, WakeAt)
+    assert (deadline.wake_id, deadline.at) == (prepare.batch_id + 1, wake.at + STEP // 2)
     machine.executed(max(machine.begun + STEP, deadline.at))
     (later,) = machine.kernel.step(Woke(wake_id=deadline.wake_id, at=machine.at))
     assert machine.kernel.counters.expired_loads == 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, Ints
 from stepahead.batches import Batch
-from stepahead.blocks import BlockPool
+from stepahead.blocks import NO_KEY, BlockPool
 from stepahead.events import (
     BatchExecuted,
     BatchFailed,
@@ -353,10 +353,11 @@ def _audit_pages(state: State) -> list[str]:
 
 
 def _audit_keys(pool: BlockPool, name: str) -> list[str]:
-    keyed = np.flatnonzero(pool.key >= 0)
     keys, blocks = pool.index.known()
-    order = blocks.argsort()
-    if not np.array_equal(blocks[order], keyed) or (pool.key[blocks] != keys).any():
+    led = np.full(pool.num_blocks, NO_KEY)
+    led[blocks] = keys
+    # As many keys as blocks have one, so no two of them lead to the same block.
+    if len(keys) != np.count_nonzero(pool.key >= 0) or not np.array_equal(led, pool.key):
         return [f"{name} to key and key to {name} disagree"]
     return []
 

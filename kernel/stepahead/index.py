@@ -75,10 +75,11 @@ class KeyIndex:
 
     def known(self) -> tuple[Ints, Ints]:
         """Return all keys that lead to a block, ascending, and the blocks."""
-        places = np.flatnonzero(self._cells != UNKNOWN)
-        keys = (self._owner[places >> _BITS] << _BITS) + (places & (_PAGE - 1))
-        order = keys.argsort()
-        return keys[order], self._cells[places[order]]
+        pages = self._owner.argsort()
+        cells = self._cells.reshape(-1, _PAGE)[pages].ravel()
+        (places,) = (cells != UNKNOWN).nonzero()
+        keys = (self._owner[pages[places >> _BITS]] << _BITS) + (places & (_PAGE - 1))
+        return keys, cells[places]
 
     def _open(self, pages: Ints) -> None:
         """Give cells to those of ``pages`` that have none."""

@@ -123,8 +123,8 @@ class Kernel:
         """Return the live requests in numbers, in order of admission."""
         return standings(self._state)
 
-    def pools(self) -> tuple[PoolView, PoolView]:
-        """Return the KV blocks and the host pages, as columns."""
+    def pools(self) -> tuple[PoolView, PoolView | None]:
+        """Return the KV blocks and, where there are any, the host pages, as columns."""
         return view_pools(self._state)
 
     def audit(self) -> Audit:

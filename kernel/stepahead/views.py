@@ -14,7 +14,7 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, Ints
 from stepahead.batches import Batch
-from stepahead.blocks import BlockPool
+from stepahead.blocks import NO_KEY, BlockPool
 from stepahead.events import (
     BatchExecuted,
     BatchFailed,
@@ -247,13 +247,13 @@ def _view_batch(batch: Batch) -> BatchView:
     )
 
 
-def view_pools(state: State) -> tuple[PoolView, PoolView]:
-    """Return the KV blocks and the host pages, as columns."""
+def view_pools(state: State) -> tuple[PoolView, PoolView | None]:
+    """Return the KV blocks and, where there are any, the host pages, as columns."""
     pool, pages, ledger = state.pool, state.pages, state.ledger
-    return (
-        _view_pool(pool, ledger.pins(pool.num_blocks)),
-        _view_pool(pages, ledger.page_pins(pages.num_blocks)),
-    )
+    blocks = _view_pool(pool, ledger.pins(pool.num_blocks))
+    if not pages.num_blocks:
+        return blocks, None
+    return blocks, _view_pool(pages, ledger.page_pins(pages.num_blocks))
 
 
 def _view_pool(pool: BlockPool, pins: Ints) -> PoolView:
@@ -320,7 +320,8 @@ def audit(state: State) -> Audit:
             "for"
         )
     problems.extend(_audit_keys(pool, "block"))
-    problems.extend(_audit_pages(state))
+    if state.pages.num_blocks:
+        problems.extend(_audit_pages(state))
     draining = len(state.fenced_seats)
     seats = len(state.seated)
     if len(columns.free_seats) + draining + len(state.order) != seats:
@@ -353,10 +354,11 @@ def _audit_pages(state: State) -> list[str]:
 
 
 def _audit_keys(pool: BlockPool, name: str) -> list[str]:
-    keyed = np.flatnonzero(pool.key >= 0)
     keys, blocks = pool.index.known()
-    order = blocks.argsort()
-    if not np.array_equal(blocks[order], keyed) or (pool.key[blocks] != keys).any():
+    led = np.full(pool.num_blocks, NO_KEY)
+    led[blocks] = keys
+    # As many keys as blocks have one, so no two of them lead to the same block.
+    if len(keys) != np.count_nonzero(pool.key >= 0) or not np.array_equal(led, pool.key):
         return [f"{name} to key and key to {name} disagree"]
     return []
 

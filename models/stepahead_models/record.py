@@ -63,9 +63,15 @@ class RunRecord:
         tokens: the output itself by request number, when it was kept.
 
     Per device step, shape ``(steps,)``:
-        step_batches, step_starts_ns, step_ends_ns, step_rows, step_tokens, step_live_rows.
-        step_gaps_ns: how long the NPU stood idle before it while a live request could have run;
-            `NEVER` for the first step.
+        step_starts_ns, step_ends_ns: times; more is derived, see the properties.
+
+    Per run of like device steps, shape ``(runs,)``: with the same rows, tokens and live rows, the
+    batches numbered one after the other.
+        run_steps: how many; they sum to the device steps.
+        run_batches: number of the first batch.
+        run_rows, run_tokens, run_live_rows: of each step.
+        run_gaps_ns: how long the NPU stood idle before the first step while a live request could
+            have run; `NEVER` before the very first.
 
     Per emission, shape ``(emissions,)``:
         emission_times_ns: when some requests got at least one token each.
@@ -102,13 +108,14 @@ class RunRecord:
     checksums: Words
     refusals: Mapping[int, tuple[str, str]]
     tokens: Mapping[int, Ints]
-    step_batches: Ints
     step_starts_ns: Ints
     step_ends_ns: Ints
-    step_rows: Ints
-    step_tokens: Ints
-    step_live_rows: Ints
-    step_gaps_ns: Ints
+    run_steps: Ints
+    run_batches: Ints
+    run_rows: Ints
+    run_tokens: Ints
+    run_live_rows: Ints
+    run_gaps_ns: Ints
     emission_times_ns: Ints
     segment_requests: Ints
     segment_firsts: Ints
@@ -134,7 +141,36 @@ class RunRecord:
     tokens_digest: str
     journal_digest: str
 
-    def token_gaps(self, included: NDArray[np.bool_] | None = None) -> tuple[Ints, Ints]:
+    @property
+    def steps(self) -> int:
+        """Count the device steps."""
+        return len(self.step_starts_ns)
+
+    @property
+    def step_rows(self) -> Ints:
+        """Rows of each device step; shape ``(steps,)``."""
+        return self.run_rows.repeat(self.run_steps)
+
+    @property
+    def step_tokens(self) -> Ints:
+        """Tokens of each device step; shape ``(steps,)``."""
+        return self.run_tokens.repeat(self.run_steps)
+
+    @property
+    def step_gaps_ns(self) -> Ints:
+        """How long the NPU stood idle before each device step while a live request could have run.
+
+        `NEVER` for the first step; within a run a step begins when the one before it is over or the
+        host lets it, and some request is live all the time. Shape ``(steps,)``.
+        """
+        gaps = self.step_starts_ns.copy()
+        gaps[1:] -= self.step_ends_ns[:-1]
+        gaps[self.run_steps.cumsum() - self.run_steps] = self.run_gaps_ns
+        return gaps
+
+    def token_gaps(
+        self, included: NDArray[np.bool_] | None = None
+    ) -> tuple[Ints, NDArray[np.int32]]:
         """Return every gap between consecutive tokens of one request, pooled and exact.
 
         Tokens of one device step come out together: the gaps between them are 0.
@@ -144,7 +180,7 @@ class RunRecord:
 
         Returns:
             Gaps in ns and how often each occurs, both shape ``(distinct entries,)``; an entry may
-            repeat a gap of another entry.
+            repeat a gap of another entry. The second is int32: no gap is shared by more requests.
         """
         requests, firsts, lasts = self.segment_requests, self.segment_firsts, self.segment_lasts
         extra = self.extra_tokens
@@ -153,21 +189,24 @@ class RunRecord:
             requests, firsts, lasts = requests[chosen], firsts[chosen], lasts[chosen]
             extra = extra[included]
         times = self.emission_times_ns
-        changes = np.zeros(len(times) + 1, dtype=np.int64)
+        changes = np.zeros(max(len(times), 1), dtype=np.int32)
         np.add.at(changes, firsts, 1)
         np.add.at(changes, lasts, -1)
-        weights = np.cumsum(changes, out=changes)[: max(len(times) - 1, 0)]
+        weights = changes.cumsum(dtype=np.int32)[: max(len(times) - 1, 0)]
+        del changes  # a long run has millions of emissions
         order = np.lexsort((firsts, requests))
         requests, firsts, lasts = requests[order], firsts[order], lasts[order]
         joined = requests[1:] == requests[:-1]
         breaks = times[firsts[1:][joined]] - times[lasts[:-1][joined]]
         used = weights > 0
-        together = np.array([extra.sum()], dtype=np.int64)
-        together = together[together > 0]
-        return (
-            np.concatenate([np.diff(times)[used], breaks, np.zeros_like(together)]),
-            np.concatenate([weights[used], np.ones(len(breaks), dtype=np.int64), together]),
-        )
+        count = np.count_nonzero(used)
+        gaps = np.empty(count + len(breaks), dtype=np.int64)
+        np.compress(used, np.diff(times), out=gaps[:count])
+        gaps[count:] = breaks
+        weights = np.concatenate([weights[used], np.ones(len(breaks), dtype=np.int32)])
+        if together := int(extra.sum()):
+            gaps, weights = np.append(gaps, 0), np.append(weights, np.int32(together))
+        return gaps, weights
 
 
 def digest_tokens(output_tokens: Ints, checksums: Words) -> str:

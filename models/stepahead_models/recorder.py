@@ -59,7 +59,8 @@ class Recorder:
         self._outcomes: Final = np.full(count, NEVER, dtype=np.int64)
         self._outputs: Final = np.zeros(count, dtype=np.int64)
         self._refusals: Final[dict[int, tuple[str, str]]] = {}
-        self._request_of: Final[dict[int, int]] = {}
+        #: By handle, of which there are at most as many as requests.
+        self._request_of: Final = np.full(count + 1, NEVER, dtype=np.int64)
         self._undispatched: Final[set[int]] = set()
         self._emissions: Final = Emissions()
         self._kept: Final[list[EmitTokens] | None] = [] if keep_tokens else None
@@ -112,7 +113,7 @@ class Recorder:
 
     def finish(self, command: FinishRequest, at: int) -> None:
         """A request has ended for its client."""
-        request = self._request_of[command.handle]
+        request = self._request_of.item(command.handle)
         outcome = _OUTCOMES[command.reason]
         self._ends[request] = at
         self._outcomes[request] = outcome
@@ -172,8 +173,8 @@ class Recorder:
 
     def _waste(self, outcome: Outcome) -> Waste:
         dead = np.array(self._dead, dtype=np.int64).reshape(-1, 4)
-        ended = [self._outcomes[self._request_of[handle]] for handle in dead[:, 0].tolist()]
-        _, tokens, step_ns, step_tokens = dead[np.array(ended, dtype=np.int64) == outcome].T
+        ended = self._outcomes[self._request_of[dead[:, 0]]]
+        _, tokens, step_ns, step_tokens = dead[ended == outcome].T
         spent = step_ns * tokens // np.maximum(step_tokens, 1)
         return Waste(len(tokens), int(tokens.sum()), int(spent.sum()))
 
@@ -209,10 +210,8 @@ class Recorder:
         self._hash()
         emissions = self._emissions
         segments = emissions.segments()
-        handles = np.fromiter(self._request_of.keys(), dtype=np.int64, count=len(self._request_of))
-        requests = np.fromiter(self._request_of.values(), dtype=np.int64, count=len(handles))
-        owner = np.full(len(emissions.first), NEVER, dtype=np.int64)
-        owner[handles] = requests
+        handles = np.flatnonzero(self._request_of != NEVER)
+        requests = self._request_of[handles]
         firsts = np.full(self._count, NEVER, dtype=np.int64)
         lasts = firsts.copy()
         firsts[requests] = emissions.first[handles]
@@ -224,7 +223,7 @@ class Recorder:
         # Views, not copies: a long run has millions of steps.
         starts = np.frombuffer(self._starts, dtype=np.int64)
         ends = np.frombuffer(self._step_ends, dtype=np.int64)
-        batches, rows, tokens, live, gaps = self._expanded(starts, ends)
+        steps, batches, rows, tokens, live, gaps = self._runs(starts, ends)
         return RunRecord(
             arrivals_ns=self._arrivals,
             first_dispatches_ns=self._dispatches,
@@ -237,15 +236,16 @@ class Recorder:
             checksums=checksums,
             refusals=self._refusals,
             tokens=self._kept_tokens(),
-            step_batches=batches,
             step_starts_ns=starts,
             step_ends_ns=ends,
-            step_rows=rows,
-            step_tokens=tokens,
-            step_live_rows=live,
-            step_gaps_ns=gaps,
+            run_steps=steps,
+            run_batches=batches,
+            run_rows=rows,
+            run_tokens=tokens,
+            run_live_rows=live,
+            run_gaps_ns=gaps,
             emission_times_ns=np.frombuffer(emissions.times, dtype=np.int64),
-            segment_requests=owner[segments[0]],
+            segment_requests=self._request_of[segments[0]],
             segment_firsts=segments[1],
             segment_lasts=segments[2],
             duration_ns=duration_ns,
@@ -255,7 +255,7 @@ class Recorder:
             exposed_preparations=time.exposed_preparations,
             exposed_ns=time.exposed_ns,
             margin_ppm=margin_ppm,
-            npu_busy_ns=int((ends - starts).sum()),
+            npu_busy_ns=time.npu_busy_ns,
             wasted_eos=self._waste(Outcome.STOP),
             wasted_cancel=self._waste(Outcome.CANCELLED),
             discarded=self.discarded,
@@ -270,24 +270,30 @@ class Recorder:
             journal_digest=self._decisions.hexdigest(),
         )
 
-    def _expanded(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-        """Return batch, rows, tokens, live rows and gap of each device step, from the runs."""
+    def _runs(self, starts: Ints, ends: Ints) -> Ints:
+        """Return the runs of like steps, as long as can be; shape ``(6, runs)``.
+
+        So they do not depend on how many steps one event answered.
+        """
         runs = np.frombuffer(self._step_runs, dtype=np.int64).reshape(-1, 6)
-        steps = runs[:, 0]
-        firsts = np.cumsum(steps) - steps
-        batches, rows, tokens, live = (np.repeat(runs[:, place], steps) for place in range(1, 5))
-        batches += np.arange(len(starts)) - np.repeat(firsts, steps)
-        gaps = np.empty_like(starts)
-        gaps[1:] = starts[1:] - ends[:-1]
-        gaps[firsts] = runs[:, 5]
-        return batches, rows, tokens, live, gaps
+        steps, batches, gaps = runs[:, 0], runs[:, 1], runs[:, 5]
+        firsts = steps.cumsum() - steps
+        begins = np.ones(len(runs), dtype=np.bool_)
+        begins[1:] = (runs[1:, 2:5] != runs[:-1, 2:5]).any(axis=1)
+        begins[1:] |= batches[1:] != batches[:-1] + steps[:-1]
+        begins[1:] |= gaps[1:] != starts[firsts[1:]] - ends[firsts[1:] - 1]
+        merged = runs[begins].T.copy()
+        if len(runs):
+            merged[0] = np.add.reduceat(steps, begins.nonzero()[0])
+        return merged
 
     def _kept_tokens(self) -> dict[int, Ints]:
         lists: dict[int, list[int]] = {}
         for command in self._kept or ():
             counts = None if command.counts is None else command.counts.tolist()
             for column, handle in enumerate(command.handles.tolist()):
-                request, count = self._request_of[handle], counts and counts[column]
+                request = self._request_of.item(handle)
+                count = None if counts is None else counts[column]
                 lists.setdefault(request, []).extend(command.tokens[:count, column].tolist())
         return {request: np.array(lists[request], dtype=np.int64) for request in sorted(lists)}
 

@@ -12,6 +12,7 @@ class Timelines:
         #: The newest device step.
         self.npu_start = -1
         self.npu_end = -1
+        self.npu_busy_ns = 0
         self.cpu_busy_ns = 0
         self.cpu_hidden_ns = 0
         #: Preparations with a device step to hide behind, those that outlasted it, and by how much.
@@ -52,4 +53,5 @@ class Timelines:
         """The NPU starts when the host has done its work so far; return start and end."""
         self.npu_start = self.host_free_at
         self.npu_end = self.npu_start + duration_ns
+        self.npu_busy_ns += duration_ns
         return self.npu_start, self.npu_end

@@ -162,10 +162,11 @@ def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
 
 
 def _account(time: Timelines, costs: TurnCosts, exposed: Ints, *, ahead: bool) -> None:
-    """Add up the CPU time of the first turns, as many as ``exposed`` has entries."""
+    """Add up what the first turns took, as many as ``exposed`` has entries."""
     count = len(exposed)
     if not count:
         return
+    time.npu_busy_ns += _sum(costs.step, count)
     waited = int(exposed.sum())
     beside = _sum(costs.publish, count) + _sum(costs.build, count)
     time.cpu_busy_ns += beside + _sum(costs.fill, count) + _sum(costs.collect, count)

@@ -30,7 +30,7 @@ def account(kernel: Kernel) -> Account:
         requests={entry.handle: _request(entry) for entry in kernel.standings()},
         batches={batch.batch_id: batch.state.value for batch in kernel.batches()},
         blocks=_memory(blocks, kernel.pool),
-        pages=_memory(pages, kernel.pages) if kernel.config.host_pages else None,
+        pages=None if pages is None else _memory(pages, kernel.pages),
         transfers=frozenset(transfer.transfer_id for transfer in kernel.transfers),
         late=kernel.late_loads,
         seats_free=audit.free_seats,

@@ -1,6 +1,7 @@
 """The observer of our own kernel: its events and commands, told in neutral words.
 
-`Observer.saw` takes one event and its answer and moves an `Observation` on. Nothing here judges.
+`Observer.saw` takes one event and its answer and moves an `Observation` on; `Observer.apart` takes
+a stretch of device steps apart first. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ from stepahead.events import (
     TransferFailed,
     Woke,
 )
+from stepahead.stretches import Repeat
 from stepahead_specs.observation import Observation
 from stepahead_specs.records import EMPTY, Batch, Limits, Request, Row, Transfer
+from stepahead_specs.turns import Step, single_steps
 
 #: Which memories a reset of the cache is about.
 _TARGETS: Final = {
@@ -75,6 +78,10 @@ def limits(config: KernelConfig) -> Limits:
     )
 
 
+class UnforeseenStretch(ValueError):
+    """Several device steps came back at once, and what happened in between is not known."""
+
+
 class Observer:
     """Watches one kernel; ``seen`` is all that is known of it.
 
@@ -87,6 +94,27 @@ class Observer:
         #: The commands that the host still holds, with a copy of their arrays.
         self._given: dict[int, tuple[PrepareBatch, tuple[bytes, ...]]] = {}
         self._wake = (0, 0)
+        self._repeat: Repeat | None = None
+
+    def foresee(self, repeat: Repeat | None) -> None:
+        """Take what the kernel says after a step of the turns to come."""
+        self._repeat = repeat
+
+    def apart(self, event: Event, commands: tuple[Command, ...]) -> list[Step]:
+        """Return the steps of one device step each that an event and its answer stand for.
+
+        Raises:
+            UnforeseenStretch: nobody asked the kernel what the turns of a stretch would be.
+        """
+        if not isinstance(event, BatchExecuted) or _device_steps(event) == 1:
+            return [(event, commands)]
+        if self._repeat is None or self._repeat.steps < len(event.tokens):
+            raise UnforeseenStretch(
+                f"batch {event.batch_id} comes back after {len(event.tokens)} steps, and what they "
+                "would be was not asked before; call foresee(kernel.repeat()) after each step"
+            )
+        newest, _ = self._given[max(self._given)]
+        return list(single_steps(event, commands, self._repeat, newest))
 
     def saw(self, event: Event, commands: tuple[Command, ...]) -> Observation:
         """Take one step of the kernel; return the observation after it."""
@@ -123,10 +151,10 @@ class Observer:
                 seen.count("refused_batches")
                 seen.withdrawn(event.batch_id)
             case BatchExecuted():
-                if event.accepted is None and len(event.tokens) != 1:
-                    raise NotImplementedError(
+                if _device_steps(event) != 1:
+                    raise UnforeseenStretch(
                         f"batch {event.batch_id} comes back after {len(event.tokens)} steps; "
-                        "observe a run of single steps"
+                        "take the stretch apart first"
                     )
                 self._given.pop(event.batch_id, None)
                 seen.executed(event.batch_id, _values(event))
@@ -222,6 +250,11 @@ def _transfer(command: LoadBlocks | StoreBlocks) -> Transfer:
         handle=None if load is None else load.handle,
         layerwise=load is not None and load.layerwise,
     )
+
+
+def _device_steps(event: BatchExecuted) -> int:
+    """Return how many device steps came back; the tokens of drafts are all of one."""
+    return len(event.tokens) if event.accepted is None else 1
 
 
 def sent(command: EmitTokens) -> Iterator[tuple[int, int, list[int]]]:

@@ -85,14 +85,23 @@ class PoolMachine(RuleBasedStateMachine):
         self.last = ("hit", receipt, queue, keys)
 
     @precondition(lambda self: self.last is not None)
-    @rule()
-    def undo(self) -> None:
-        """What was taken or hit last goes back without a trace."""
+    @rule(data=st.data())
+    def undo(self, data: st.DataObject) -> None:
+        """What was taken or hit last goes back without a trace; of what was taken, perhaps a part.
+
+        The rest stays with its holder, and the others stand where they stood.
+        """
         assert self.last is not None
-        kind, receipt, self.queue, self.keys = self.last
-        self.holders.pop()
+        kind, receipt, queue, keys = self.last
+        blocks = self.holders.pop()
+        flags = st.lists(st.booleans(), min_size=len(blocks), max_size=len(blocks))
+        back = data.draw(flags) if kind == "take" else [True] * len(blocks)
+        kept = [block for block, goes in zip(blocks, back, strict=True) if not goes]
+        self.queue = [block for block in queue if block not in kept]
+        self.keys = {block: key for block, key in keys.items() if block not in kept}
+        self.holders.append(kept)
         if kind == "take":
-            self.pool.give_back(receipt)
+            self.pool.give_back(receipt.subset(np.array(back, dtype=bool)))
         else:
             self.pool.undo_hit(receipt)
         self.last = None
@@ -148,6 +157,7 @@ class PoolMachine(RuleBasedStateMachine):
         other = BlockPool(self.pool.num_blocks)
         other.restore(self.pool.snapshot())
         assert other.queued().tolist() == self.queue
+        assert all(array.dtype == np.int64 for array in other.snapshot().arrays)
 
 
 def test_the_pool_agrees_with_a_plain_list_whatever_is_asked_of_it() -> None:

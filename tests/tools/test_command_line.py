@@ -135,7 +135,7 @@ def test_a_journal_carries_its_own_configuration(tiny_trace: Path, tmp_path: Pat
 
 
 def test_invariants_are_checked_when_asked_for(tiny_trace: Path) -> None:
-    """A checked run of single steps gives the same result as an unchecked one with stretches."""
+    """A checked run gives the same result as an unchecked one, stretches and all."""
     arguments = ("replay", str(tiny_trace), *SMALL, "--loop", "overlap", "--json", "-")
     checked = run(*arguments, "--check", "--limit", "6")
     assert checked.exit_code == 0, checked.stderr

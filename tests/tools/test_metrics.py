@@ -30,7 +30,10 @@ def record(make_record: Callable[..., RunRecord]) -> RunRecord:
         ],
         duration_ns=4 * S,
         npu_busy_ns=1 * S,
-        step_gaps_ns=[NEVER, 4, 8],
+        step_starts_ns=[0, 14, 28],
+        step_ends_ns=[10, 20, 30],
+        run_steps=[3],
+        run_gaps_ns=[NEVER],
         # Emissions 0 to 2: request 0 has all, request 2 leaves out the one in the middle.
         emission_times_ns=[10, 20, 50],
         segment_requests=[0, 2, 2],

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -25,8 +25,6 @@ _TIERS: Final = range(80)
 _STATES: Final = 300
 _PROFILE: Final = "mutation"
 _EXAMPLES: Final = 30
-#: Where a change may change what anybody runs; a test is changed by its own file as well.
-_SHARED: Final = ("kernel", "models", "specs")
 #: Tests of the kernel, first those that look at nothing else.
 TESTS: Final = (
     "kernel",
@@ -117,47 +115,42 @@ def _finds(search: Search) -> bool:
 
 
 def measured(killers: Iterable[Killer], known: Path) -> list[Killer]:
-    """Run each on the kernel as it is, for its time, and again for the lines that it runs.
-
-    ``known`` is a file that remembers this as long as no source changes.
+    """Run each once on the kernel as it is, for its time and the lines that it runs.
 
     Who notices something in the kernel as it is, or fails otherwise, is named and left out.
+    ``known`` is a file that remembers the lines until the kernel changes, or who runs them.
     """
-    memory: dict[str, tuple[str, float, dict[str, int]]] = {}
+    memory: dict[str, tuple[str, dict[str, int]]] = {}
     if known.exists():
         memory = json.loads(known.read_text(encoding="utf-8"))
-    shared = _digest(path for name in _SHARED for path in sorted((ROOT / name).rglob("*.py")))
+    kernel, searches = _digest(KERNEL), _digest(ROOT / "specs" / "stepahead_specs")
     every: list[Killer] = []
     for killer in killers:
         own = ROOT / killer.name.partition("::")[0]
-        digest = shared + (_digest([own]) if own.is_file() else "")
-        if killer.name not in memory or memory[killer.name][0] != digest:
-            found = _measure(killer)
-            if found is None:
-                sys.stderr.write(f"{killer.name} fails without any mutant, and is left out\n")
-                continue
-            memory[killer.name] = (digest, *found)
-        _, seconds, lines = memory[killer.name]
-        every.append(Killer(killer.name, killer.notices, lines, seconds))
+        digest = kernel + (_digest(own) if own.is_file() else searches)
+        remembered = killer.name in memory and memory[killer.name][0] == digest
+        began = cpu_seconds()
+        lines = memory[killer.name][1] if remembered else {}
+        try:
+            noticed = killer.notices() if remembered else _traced(killer, lines)
+        except Exception:  # noqa: BLE001 - a search that does not fit the kernel of today
+            noticed = True
+        if noticed:
+            sys.stderr.write(f"{killer.name} fails without any mutant, and is left out\n")
+            continue
+        memory[killer.name] = (digest, lines)
+        every.append(Killer(killer.name, killer.notices, lines, cpu_seconds() - began))
     known.write_text(json.dumps(memory), encoding="utf-8")
     return every
 
 
-def _digest(paths: Iterable[Path]) -> str:
+@cache
+def _digest(path: Path) -> str:
+    """Return a digest of a file, or of all sources in a folder."""
     hasher = hashlib.sha256()
-    for path in paths:
-        hasher.update(path.read_bytes())
+    for source in sorted(path.rglob("*.py")) if path.is_dir() else (path,):
+        hasher.update(source.read_bytes())
     return hasher.hexdigest()
-
-
-def _measure(killer: Killer) -> tuple[float, dict[str, int]] | None:
-    """Return the CPU time, under a tracer, and the lines; all times are too long alike."""
-    began = cpu_seconds()
-    try:
-        noticed, lines = _traced(killer)
-    except Exception:  # noqa: BLE001 - a search that does not fit the kernel of today
-        return None
-    return None if noticed else (cpu_seconds() - began, lines)
 
 
 def cpu_seconds() -> float:
@@ -166,8 +159,8 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def _traced(killer: Killer) -> tuple[bool, dict[str, int]]:
-    """Return whether it notices something, and what it runs of the kernel."""
+def _traced(killer: Killer, lines: dict[str, int]) -> bool:
+    """Let the killer run, and write down what it runs of the kernel; tell whether it notices."""
     folder = f"{KERNEL}/"
     seen: set[tuple[str, int]] = set()
 
@@ -190,10 +183,9 @@ def _traced(killer: Killer) -> tuple[bool, dict[str, int]]:
         noticed = killer.notices()
     finally:
         sys.settrace(before)
-    lines: dict[str, int] = {}
     for module, line in seen:
         lines[module] = lines.get(module, 0) | 1 << line
-    return noticed, lines
+    return noticed
 
 
 def relevant(killers: Sequence[Killer], module: str, lines: Iterable[int]) -> list[int]:

@@ -56,7 +56,7 @@ def preparation_share(run: RunMetrics) -> float:
     record = run.record
     if not record.preparations or not record.npu_busy_ns:
         return 0.0
-    step = record.npu_busy_ns / len(record.step_batches)
+    step = record.npu_busy_ns / record.steps
     return record.exposed_ns / record.preparations / step
 
 

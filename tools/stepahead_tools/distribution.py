@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Weights = NDArray[np.integer[Any]]
 
 PERCENTILES: Final = (25, 50, 75, 90, 95, 99)
 _SPLIT: Final = 1 << 20
@@ -37,51 +38,71 @@ class Distribution:
         return self.percentiles_ns[PERCENTILES.index(percent)]
 
 
-def distribution(values: Ints, weights: Ints | None = None) -> Distribution | None:
+def distribution(values: Ints, weights: Weights | None = None) -> Distribution | None:
     """Return the statistics of a sample, or None of an empty one.
 
     Args:
         values: ns; shape ``(entries,)``.
         weights: how often each value stands in the sample, 0 or more; once when None.
     """
-    if weights is None:
-        weights = np.ones(len(values), dtype=np.int64)
-    used = weights > 0
-    if np.count_nonzero(used) < len(used):
-        values, weights = values[used], weights[used]
+    if weights is not None:
+        used = weights > 0
+        if np.count_nonzero(used) < len(used):
+            values, weights = values[used], weights[used]
     if not len(values):
         return None
     total = weighted_sum(values, weights)
-    order = np.argsort(values, kind="stable")
-    values, ends = values[order], weights[order]
-    np.cumsum(ends, out=ends)
-    count = int(ends[-1])
+    # Arrays of a long run are large: weighted values are not copied into their order.
+    if weights is None:
+        sample = _Sample(np.sort(values), None, None, len(values))
+    else:
+        order = values.argsort()
+        ends = weights[order].cumsum(dtype=np.int64)
+        sample = _Sample(values, order, ends, int(ends[-1]))
     return Distribution(
-        count=count,
-        mean_ns=round(Fraction(total, count)),
-        percentiles_ns=tuple(_percentile(values, ends, count, percent) for percent in PERCENTILES),
+        count=sample.count,
+        mean_ns=round(Fraction(total, sample.count)),
+        percentiles_ns=tuple(_percentile(sample, percent) for percent in PERCENTILES),
     )
 
 
-def weighted_sum(values: Ints, weights: Ints) -> int:
+def weighted_sum(values: Ints, weights: Weights | None) -> int:
     """Return the sum of ``values * weights``, exact although it may exceed 64 bits.
 
-    Values are split in two, so that 2**38 values below 2**45 ns (ten hours) fit.
+    Values are split in two, so that 2**38 values below 2**45 ns (ten hours) fit. Without weights
+    each value counts once.
     """
     total = 0
     # Piece by piece, so that a sample of millions needs no second one for the parts.
     for start in range(0, len(values), _PIECE):
-        piece, counts = values[start : start + _PIECE], weights[start : start + _PIECE]
-        high, low = np.divmod(piece, _SPLIT)
-        total += int(np.dot(high, counts)) * _SPLIT + int(np.dot(low, counts))
+        high, low = np.divmod(values[start : start + _PIECE], _SPLIT)
+        if weights is not None:
+            counts = weights[start : start + _PIECE]
+            high, low = high * counts, low * counts
+        total += int(high.sum()) * _SPLIT + int(low.sum())
     return total
 
 
-def _percentile(values: Ints, ends: Ints, count: int, percent: int) -> int:
+@dataclass(slots=True)
+class _Sample:
+    """Values by rank: sorted ones, or any with their ``order`` and the rank that ends each."""
+
+    values: Ints
+    order: Ints | None
+    ends: Ints | None
+    count: int
+
+    def at(self, rank: int) -> int:
+        """Return the value of a rank, counted from 0."""
+        if self.order is None or self.ends is None:
+            return int(self.values[rank])
+        return int(self.values[self.order[self.ends.searchsorted(rank, side="right")]])
+
+
+def _percentile(sample: _Sample, percent: int) -> int:
     """Interpolate at rank (count - 1) * percent / 100, counted from 0."""
-    rank, hundredths = divmod((count - 1) * percent, 100)
-    below = int(values[np.searchsorted(ends, rank, side="right")])
+    rank, hundredths = divmod((sample.count - 1) * percent, 100)
+    below = sample.at(rank)
     if not hundredths:
         return below
-    above = int(values[np.searchsorted(ends, rank + 1, side="right")])
-    return round(Fraction(below * (100 - hundredths) + above * hundredths, 100))
+    return round(Fraction(below * (100 - hundredths) + sample.at(rank + 1) * hundredths, 100))

@@ -117,7 +117,7 @@ def measure(
     output_tokens = int(record.output_tokens[counted].sum())
     tpots = _tpots_ns(record, measured)
     count = int(measured.sum())
-    gaps = record.step_gaps_ns[record.step_gaps_ns != NEVER]
+    gaps = record.step_gaps_ns[1:]
     good = None if objectives is None else _good(record, measured, objectives)
     busy, tokens = record.npu_busy_ns, int(record.output_tokens.sum())
     return RunMetrics(

@@ -146,7 +146,7 @@ def run_figures(metrics: RunMetrics) -> dict[str, Json]:
         "exposed_preparations": record.exposed_preparations,
         "exposed_preparation_s": seconds(record.exposed_ns),
         "margin_ppm": record.margin_ppm,
-        "device_steps": len(record.step_batches),
+        "device_steps": record.steps,
         **_waste({"eos": record.wasted_eos, "cancel": record.wasted_cancel}),
         "discarded_rows": record.discarded.rows,
         "discarded_tokens": record.discarded.tokens,

@@ -142,8 +142,6 @@ def run(session: Session, loop: Loop) -> RunRecord:
             session.scene,
             loop,
             observers=observers,
-            # The invariants look at single steps.
-            stretches=not session.options.check,
             kernel=kernel,
             progress=progress,
         )

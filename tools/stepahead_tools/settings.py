@@ -134,11 +134,6 @@ def resolve(options: RunOptions, profile: Profile, config: EngineConfig | None =
     _check_ranges(options)
     config = config or read_engine(options)
     scheduler = config.scheduler_config
-    if options.check and (scheduler.kv_offload_config.enabled or config.l3_enabled):
-        raise OptionError(
-            "--check cannot watch copies between the tiers of the KV cache; leave it out, or the "
-            "host budget and the remote cache"
-        )
     limits = profile.limits
     max_concurrency = _within(
         "--max-concurrency", scheduler.max_concurrency, limits.max_concurrency.value, profile.name

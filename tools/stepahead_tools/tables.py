@@ -203,7 +203,7 @@ def _sections() -> Iterator[list[Line]]:
         Line("exposed preparations, %", _exposed_share, 2, -1),
         Line("  total, s", lambda run: run.record.exposed_ns / _NS_PER_S, 2, -1),
         Line("  margin at the end, %", _margin, 2, 0),
-        Line("device steps", lambda run: len(run.record.step_batches), 0, 0),
+        Line("device steps", lambda run: run.record.steps, 0, 0),
         Line("wasted rows, EOS", lambda run: run.record.wasted_eos.rows, 0, 0),
         Line("  NPU time, ms", lambda run: run.record.wasted_eos.npu_ns / _NS_PER_MS, 1, 0),
         Line("wasted rows, cancel", lambda run: run.record.wasted_cancel.rows, 0, 0),

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 from stepahead import Kernel
 from stepahead.commands import Command
 from stepahead.events import Event
 from stepahead_models.journal import JournalWriter
 from stepahead_models.simulation import Observer
+
+#: Batches that have ended are forgotten beyond this many, so that long runs stay small.
+_BATCHES_KEPT: Final = 64
 
 
 class InvariantCheck:
@@ -25,7 +29,7 @@ class InvariantCheck:
         self._watch = Watch(Observation(limits(kernel.config)))
 
     def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
-        """Check one step.
+        """Check one step, and each of the single steps that a stretch stands for.
 
         Raises:
             InvariantViolated: something does not hold.
@@ -33,9 +37,17 @@ class InvariantCheck:
         from stepahead_specs.accounts import account  # noqa: PLC0415
         from stepahead_specs.invariants import check  # noqa: PLC0415
 
-        seen = self._watch.saw(event, commands)
+        *between, last = self._watch.apart(event, commands)
+        for step in between:
+            seen = self._watch.saw(*step)
+            seen.accounted(None)  # the kernel makes all of them in one move
+            check(seen)
+        seen = self._watch.saw(*last)
         seen.accounted(account(self._kernel))
         check(seen)
+        self._watch.foresee(self._kernel.repeat())
+        if len(seen.batches) > _BATCHES_KEPT:
+            seen.forget()
 
     def drained(self) -> None:
         """Check what must hold once nothing is left to do.

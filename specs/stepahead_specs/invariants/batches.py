@@ -116,7 +116,7 @@ def selection_keeps_to_the_lookahead(seen: Observation) -> Iterator[str]:
     for batch in seen.outstanding():
         if batch is not newest and batch.state == QUEUED:
             yield f"batch {newest.ident} is selected while the host builds batch {batch.ident}"
-    if newest.after > newest.ident:
+    if newest.after >= newest.ident:
         yield f"batch {newest.ident} is selected after batch {newest.after}"
 
 

@@ -186,11 +186,11 @@ def keys_and_blocks_agree(seen: Observation) -> Iterator[str]:
         for place in where(keys[index.pieces] != index.keys):
             key, piece = index.keys[place], int(index.pieces[place])
             yield f"key {key} leads to {word} {piece}, which has key {_or_none(keys[piece])}"
-        (keyed,) = (keys != NONE).nonzero()
-        led = index.lead(keys[keyed])
-        for place in where(led != keyed):
-            piece = keyed[place]
-            yield f"{word} {piece} has key {keys[piece]}, which leads to {_or_none(led[place])}"
+        led = np.full_like(keys, NONE)
+        led[index.pieces] = index.keys
+        for piece in where((keys != NONE) & (led != keys)):
+            key = int(keys[piece])
+            yield f"{word} {piece} has key {key}, which leads to {index.get(key)}"
 
 
 @invariant("INV-6", source=f"{_CATALOGUE}: a hit returns what its key says")

@@ -1,0 +1,90 @@
+"""A stretch of device steps, taken apart into the single steps that it stands for.
+
+A host that reports several steps at once has asked `Kernel.repeat` before, so it knows what each
+turn would have been: the batch comes back, the next one is dispatched with its tokens, and one more
+is selected, on blocks that were named, and built. `single_steps` says just that, in the kernel's
+own events and commands. Which of two independent things came first within a turn (the preparation
+of one batch, the end of another) is not told; here the preparation does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from stepahead.commands import Command, DispatchBatch, EmitTokens, PrepareBatch
+from stepahead.events import BatchExecuted, BatchPrepared, Event, HostReady
+from stepahead.stretches import Repeat
+from stepahead_specs.records import EMPTY
+
+Step: TypeAlias = tuple[Event, tuple[Command, ...]]
+
+
+def single_steps(
+    event: BatchExecuted, commands: Sequence[Command], repeat: Repeat, newest: PrepareBatch
+) -> Iterator[Step]:
+    """Iterate over the steps that ``event`` and its answer stand for, each of one device step.
+
+    Args:
+        event: the end of a stretch.
+        commands: its answer.
+        repeat: what the kernel said of the turns to come, before the event.
+        newest: the batch that was selected last, before the event.
+    """
+    turns, lookahead = len(event.tokens) - 1, newest.batch_id - event.batch_id
+    for turn in range(turns):
+        ident, tokens = event.batch_id + turn, event.tokens[turn]
+        dispatch = DispatchBatch(
+            batch_id=ident + 1,
+            fill_rows=np.arange(len(tokens)),
+            fill_tokens=tokens,
+            live=np.ones(len(tokens), dtype=bool),
+        )
+        selected = _selected(repeat, newest, turn)
+        back = replace(event, batch_id=ident, tokens=tokens[None])
+        sent = _sent(commands, ident, slice(turn, turn + 1))
+        built = BatchPrepared(batch_id=selected.batch_id, at=event.at)
+        yield back, (dispatch, *sent) if lookahead else sent
+        yield HostReady(at=event.at), (selected,)
+        yield built, () if lookahead else (dispatch,)
+    last = replace(event, batch_id=event.batch_id + turns, tokens=event.tokens[turns:])
+    rest = iter(_sent(commands, last.batch_id, slice(turns, None)))
+    yield (
+        last,
+        tuple(next(rest) if isinstance(command, EmitTokens) else command for command in commands),
+    )
+
+
+def _selected(repeat: Repeat, newest: PrepareBatch, turn: int) -> PrepareBatch:
+    """Return the selection of one turn: the rows of ``newest``, further on."""
+    here = repeat.block_turns == turn
+    return replace(
+        newest,
+        batch_id=newest.batch_id + 1 + turn,
+        positions=repeat.scheduled + turn,
+        token_counts=np.ones_like(newest.token_counts),
+        samples=np.ones_like(newest.samples),
+        block_rows=repeat.block_rows[here],
+        block_slots=repeat.block_slots[here],
+        blocks=repeat.blocks[here],
+        history_rows=EMPTY,
+        history_positions=EMPTY,
+        history_tokens=EMPTY,
+    )
+
+
+def _sent(commands: Sequence[Command], ident: int, part: slice) -> tuple[EmitTokens, ...]:
+    """Return what was sent to clients of the tokens of some steps, as if by batch ``ident``."""
+    return tuple(
+        EmitTokens(
+            batch_id=ident,
+            handles=command.handles,
+            offsets=command.offsets + part.start,
+            tokens=command.tokens[part],
+        )
+        for command in commands
+        if isinstance(command, EmitTokens)
+    )

@@ -39,9 +39,9 @@ def single_steps(
         ident, tokens = event.batch_id + turn, event.tokens[turn]
         dispatch = DispatchBatch(
             batch_id=ident + 1,
-            fill_rows=np.arange(len(tokens)),
+            fill_rows=newest.samples.nonzero()[0],
             fill_tokens=tokens,
-            live=np.ones(len(tokens), dtype=bool),
+            live=np.ones_like(newest.samples),
         )
         selected = _selected(repeat, newest, turn)
         back = replace(event, batch_id=ident, tokens=tokens[None])
@@ -64,9 +64,8 @@ def _selected(repeat: Repeat, newest: PrepareBatch, turn: int) -> PrepareBatch:
     return replace(
         newest,
         batch_id=newest.batch_id + 1 + turn,
-        positions=repeat.scheduled + turn,
-        token_counts=np.ones_like(newest.token_counts),
-        samples=np.ones_like(newest.samples),
+        positions=repeat.scheduled + turn * repeat.counts,
+        token_counts=repeat.counts,
         block_rows=repeat.block_rows[here],
         block_slots=repeat.block_slots[here],
         blocks=repeat.blocks[here],

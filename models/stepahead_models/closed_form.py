@@ -21,10 +21,11 @@ from stepahead_models.speculation import Acceptance, Samples
 from stepahead_models.tokens import Words, mix64
 from stepahead_models.workload import Workload
 
-_PLACE_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+# Arrays without axes: NumPy takes them up faster than scalars.
+_PLACE_FACTOR: Final = np.array(0x9E3779B97F4A7C15, dtype=np.uint64)
 _SEED_FACTOR: Final = 0xB7E151628AED2A6B
 _MASK: Final = (1 << 64) - 1
-_HALF: Final = np.uint64(32)
+_HALF: Final = np.array(32, dtype=np.uint64)
 #: The place of an EOS token that never comes.
 _FAR: Final = 1 << 62
 
@@ -35,7 +36,8 @@ class ClosedForm:
     Args:
         seed: any integer; another seed gives other tokens.
         vocab_size: token ids are below it; at least 2.
-        eos_token_id: sampled only where the trace says so; None when no token is kept apart.
+        eos_token_id: below ``vocab_size``, sampled only where the trace says so; None when no token
+            is kept apart.
     """
 
     def __init__(
@@ -43,7 +45,11 @@ class ClosedForm:
     ) -> None:
         self.eos_token_id: Final = eos_token_id
         self._seed: Final = np.uint64(seed * _SEED_FACTOR & _MASK)
-        self._choices: Final = np.uint64(vocab_size if eos_token_id is None else vocab_size - 1)
+        #: What there is to choose from: every token id but that of EOS.
+        self._choices: Final = np.delete(
+            np.arange(vocab_size), [] if eos_token_id is None else eos_token_id
+        )
+        self._count: Final = np.array(len(self._choices), dtype=np.uint64)
 
     def words(self, requests: Ints) -> Words:
         """Return the word that stands for each request number; shape as given."""
@@ -54,12 +60,9 @@ class ClosedForm:
         mixed = places.view(np.uint64) * _PLACE_FACTOR
         mixed = mixed + words
         mixed >>= _HALF
-        mixed *= self._choices
+        mixed *= self._count
         mixed >>= _HALF
-        tokens = mixed.view(np.int64)
-        if self.eos_token_id is not None:
-            tokens += tokens >= self.eos_token_id
-        return tokens
+        return self._choices[mixed.view(np.int64)]
 
     def reference(self, request: int, prompt: int, count: int, *, eos_at: int = -1) -> Ints:
         """Return the first ``count`` output tokens of one request, as `reference_tokens` does."""

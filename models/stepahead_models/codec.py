@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from enum import Enum
 from types import NoneType
 from typing import Any, Final, TypeAlias, cast, get_args, get_origin, get_type_hints
@@ -168,6 +167,6 @@ def _kinds(union: object) -> dict[str, Any]:
 _EVENTS: Final = _kinds(events.Event)
 _COMMANDS: Final = _kinds(commands.Command)
 _FIELDS: Final[dict[Any, dict[str, _Decoder]]] = {
-    kind: {entry.name: _decoder(get_type_hints(kind)[entry.name]) for entry in fields(kind)}
+    kind: {name: _decoder(hint) for name, hint in get_type_hints(kind).items()}
     for kind in (*_EVENTS.values(), *_COMMANDS.values(), KernelConfig)
 }

@@ -492,7 +492,9 @@ class _Usage:
             self.pending_block_ns += self._pending * (at - self._at)
         self._at = at
         self._pending = pool.pending_count
-        self._available_min = min(self._available_min, pool.available)
+        if pool.available >= self._available_min:
+            return
+        self._available_min = pool.available
 
     def grow(self, blocks: int) -> None:
         """So many more blocks than now are about to be in use for a while."""

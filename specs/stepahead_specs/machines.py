@@ -248,17 +248,8 @@ class KernelMachine(RuleBasedStateMachine):
         """The machine room works by itself for a while, the host first or the device first."""
         self._bench().luck = luck
         for _ in range(turns):
-            moves: list[Callable[[Bench], object]] = []
-            bench = self._bench()
-            if bench.building is not None:
-                moves.append(Bench.prepared)
-            elif bench.ready_due:
-                moves.append(Bench.host_ready)
-            if bench.on_device is not None:
-                moves.append(Bench.executed)
-            if not moves:
+            if not self._turn(late=late):
                 return
-            self._do(moves[-1 if late else 0])
 
     @precondition(lambda self: self._rarely(4))
     @rule(ident=st.integers(0, 9))
@@ -337,6 +328,20 @@ class KernelMachine(RuleBasedStateMachine):
     def _draining(self) -> bool:
         return self.bench is not None and self.bench.seen.draining() > 0
 
+    def _turn(self, *, late: bool) -> bool:
+        """Let the host or the device do the next thing; tell whether there was one."""
+        moves: list[Callable[[Bench], object]] = []
+        bench = self._bench()
+        if bench.building is not None:
+            moves.append(Bench.prepared)
+        elif bench.ready_due:
+            moves.append(Bench.host_ready)
+        if bench.on_device is not None:
+            moves.append(Bench.executed)
+        if moves:
+            self._do(moves[-1 if late else 0])
+        return bool(moves)
+
     def _do(self, move: Callable[[Bench], object]) -> None:
         bench = self._bench()
         try:
@@ -367,12 +372,16 @@ class DraftingMachine(KernelMachine):
         handle = data.draw(st.sampled_from(self._drafted()), label="request")
         self._do(partial(Bench.cancel, request_id=self._bench().asks[handle].request_id))
 
-    @precondition(lambda self: bool(self._drafted()))
-    @precondition(lambda self: self.bench is not None and self.bench.building is not None)
-    @rule()
-    def refuse_drafts(self) -> None:
-        """The host cannot build a batch with drafts."""
-        self._do(Bench.refused)
+    @rule(turns=st.integers(3, 12))
+    def refuse_drafts(self, turns: int) -> None:
+        """The machine room works until there are drafts to build, which the host cannot."""
+        for _ in range(turns):
+            building = self._bench().building
+            if building is not None and building.drafts is not None:
+                self._do(Bench.refused)
+                return
+            if not self._turn(late=False):
+                return
 
     def _drafted(self) -> list[int]:
         """Return the live requests with drafts in an outstanding batch."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import takewhile
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,17 +23,34 @@ from stepahead.blocks import BlockPool, Receipt
 from stepahead.errors import KernelBug
 
 
+@dataclass(frozen=True)
+class Undoable:
+    """A selection that may be undone: its holder, and what its blocks were before."""
+
+    receipt: Receipt
+    holder: list[int]
+    queued: frozenset[int]
+    keys: dict[int, int]
+    taken: bool
+
+
 class PoolMachine(RuleBasedStateMachine):
-    """Holders take, hit, share, release and undo; a list of blocks in queue order does the same."""
+    """Holders take, hit, share, release and undo; a list of blocks in queue order does the same.
+
+    A block keeps its rank in the queue while it is away, so that what is undone later goes back to
+    where it stood; only when the pool has compacted its memory meanwhile (its own affair, which
+    `layout` tells) do taken blocks come first and hit ones last.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.pool = BlockPool(1)
         self.queue: list[int] = []
+        self.rank: dict[int, int] = {}
         self.keys: dict[int, int] = {}
         self.holders: list[list[int]] = []
         self.pending: dict[int, int] = {}
-        self.last: tuple[str, Receipt, list[int], dict[int, int]] | None = None
+        self.undoable: list[Undoable] = []
         self.fence = 0
 
     @initialize(blocks=st.integers(1, 9))
@@ -37,20 +58,27 @@ class PoolMachine(RuleBasedStateMachine):
         """Choose the size."""
         self.pool = BlockPool(blocks)
         self.pool.learn_keys(30)
-        self.queue = list(range(blocks))
+        self._append(range(blocks))
+
+    def _append(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self.rank[block] = max(self.rank.values(), default=0) + 1
+            self.queue.append(block)
+
+    def _holds(self, block: int) -> bool:
+        return any(block in held for held in self.holders)
 
     @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
         """Blocks are handed out from the front and forget their keys."""
         count = data.draw(st.integers(0, len(self.queue)))
-        queue, keys = list(self.queue), dict(self.keys)
+        assert self.pool.peek(count).tolist() == self.queue[:count]
         receipt = self.pool.take(count)
-        expected, self.queue = self.queue[:count], self.queue[count:]
-        assert receipt.blocks.tolist() == expected
-        for block in expected:
-            self.keys.pop(block, None)
-        self.holders.append(expected)
-        self.last = ("take", receipt, queue, keys)
+        blocks, self.queue = self.queue[:count], self.queue[count:]
+        assert receipt.blocks.tolist() == blocks
+        lost = {block: self.keys.pop(block) for block in blocks if block in self.keys}
+        self.holders.append(blocks)
+        self.undoable.append(Undoable(receipt, blocks, frozenset(blocks), lost, taken=True))
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
@@ -62,82 +90,92 @@ class PoolMachine(RuleBasedStateMachine):
         key = data.draw(st.integers(0, 30))
         self.keys = {b: k for b, k in self.keys.items() if k != key}
         self.keys[block] = key
+        self.pool.uses[block] = 3
         self.pool.commit(np.array([block]), np.array([key]))
-        self.last = None
+        assert self.pool.uses[block] == 0
+        self.undoable = [entry for entry in self.undoable if block not in entry.holder]
 
     @rule(data=st.data())
     def hit(self, data: st.DataObject) -> None:
         """A prefix of known keys is shared, wherever its blocks are."""
-        wanted = data.draw(st.lists(st.integers(0, 30), unique=True, max_size=4))
+        wanted = data.draw(st.lists(st.sampled_from([*self.keys.values(), 30]), unique=True))
         by_key = {key: block for block, key in self.keys.items()}
-        expected: list[int] = []
-        for key in wanted:
-            if key not in by_key:
-                break
-            expected.append(by_key[key])
-        queue, keys = list(self.queue), dict(self.keys)
+        blocks = [by_key[key] for key in takewhile(by_key.__contains__, wanted)]
         matched = self.pool.match(np.array(wanted, dtype=np.int64))
-        assert matched.tolist() == expected
-        assert self.pool.idle_among(matched) == len(set(expected) & set(self.queue))
+        assert matched.tolist() == blocks
+        assert self.pool.idle_among(matched) == len(set(blocks) & set(self.queue))
         receipt = self.pool.hit(matched)
-        self.queue = [b for b in self.queue if b not in expected]
-        self.holders.append(expected)
-        self.last = ("hit", receipt, queue, keys)
+        queued = frozenset(blocks) & frozenset(self.queue)
+        self.queue = [block for block in self.queue if block not in blocks]
+        self.holders.append(blocks)
+        self.undoable.append(Undoable(receipt, blocks, queued, {}, taken=False))
 
-    @precondition(lambda self: self.last is not None)
+    @precondition(lambda self: self.undoable)
     @rule(data=st.data())
     def undo(self, data: st.DataObject) -> None:
-        """What was taken or hit last goes back without a trace; of what was taken, perhaps a part.
-
-        The rest stays with its holder, and the others stand where they stood.
-        """
-        assert self.last is not None
-        kind, receipt, queue, keys = self.last
-        blocks = self.holders.pop()
+        """The newest selection goes back without a trace; of what was taken, perhaps a part."""
+        entry = self.undoable.pop()
+        blocks = entry.holder
         flags = st.lists(st.booleans(), min_size=len(blocks), max_size=len(blocks))
-        back = data.draw(flags) if kind == "take" else [True] * len(blocks)
+        back = data.draw(flags) if entry.taken else [True] * len(blocks)
         kept = [block for block, goes in zip(blocks, back, strict=True) if not goes]
-        self.queue = [block for block in queue if block not in kept]
-        self.keys = {block: key for block, key in keys.items() if block not in kept}
-        self.holders.append(kept)
-        if kind == "take":
-            self.pool.give_back(receipt.subset(np.array(back, dtype=bool)))
+        self.holders = [kept if held is blocks else held for held in self.holders]
+        home = entry.receipt.layout == vars(self.pool)["_layout"]
+        gone = [block for block in blocks if block not in kept and not self._holds(block)]
+        loose = [block for block in gone if self.pending.get(block, 0) <= self.fence]
+        if entry.taken:
+            self.pool.give_back(entry.receipt.subset(np.array(back, dtype=bool)))
+            if not home:
+                first = min((self.rank[block] for block in self.queue), default=0)
+                self.rank |= {b: first - len(loose) + place for place, b in enumerate(loose)}
+            self.queue = sorted([*loose, *self.queue], key=self.rank.__getitem__)
         else:
-            self.pool.undo_hit(receipt)
-        self.last = None
+            self.pool.undo_hit(entry.receipt)
+            there = [block for block in loose if home and block in entry.queued]
+            self.queue = sorted([*there, *self.queue], key=self.rank.__getitem__)
+            self._append(block for block in reversed(loose) if block not in there)
+        for block, key in entry.keys.items():
+            if block in gone and key not in self.keys.values():
+                self.keys[block] = key
 
     @precondition(lambda self: self.holders)
     @rule(data=st.data(), ahead=st.integers(0, 2))
     def release(self, data: st.DataObject, ahead: int) -> None:
         """A holder gives up its blocks, perhaps behind a fence: deepest first to the end."""
         held = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
+        self.undoable = [entry for entry in self.undoable if entry.holder is not held]
         fence = self.fence + ahead if ahead else 0
-        loose = [b for b in held if all(b not in other for other in self.holders)]
-        freed = self.pool.release(np.array(held, dtype=np.int64), fence)
-        assert freed == len(loose)
+        loose = [block for block in held if not self._holds(block)]
+        assert self.pool.release(np.array(held, dtype=np.int64), fence) == len(loose)
         for block in held:
             waits = max(fence, self.pending.get(block, 0))
             if waits > self.fence:
                 self.pending[block] = waits
-        self.queue += [block for block in reversed(loose) if block not in self.pending]
-        self.last = None
+        self._append(block for block in reversed(loose) if block not in self.pending)
 
     @rule(by=st.integers(0, 2))
     def fences_pass(self, by: int) -> None:
         """Batches come back; what waited for them may be used again."""
         self.fence += by
-        before = set(self.pool.queued().tolist())
         self.pool.pass_fence(self.fence)
-        free = {
-            b
-            for b, waits in self.pending.items()
-            if waits <= self.fence and not any(b in held for held in self.holders)
-        }
-        self.pending = {b: w for b, w in self.pending.items() if w > self.fence}
+        self._passed({b for b, waits in self.pending.items() if waits <= self.fence})
+
+    @rule(ahead=st.integers(1, 2))
+    def fence_is_dropped(self, ahead: int) -> None:
+        """Nothing will touch what waits for exactly this batch."""
+        fence = self.fence + ahead
+        waiting = {b for b, waits in self.pending.items() if waits == fence}
+        self.pool.drop_fence(fence)
+        # Of a block that is held as well, the fence stays: whoever lets go last drops it.
+        self._passed({block for block in waiting if not self._holds(block)})
+
+    def _passed(self, blocks: set[int]) -> None:
+        self.pending = {b: waits for b, waits in self.pending.items() if b not in blocks}
+        free = {block for block in blocks if not self._holds(block)}
         appended = self.pool.queued().tolist()[len(self.queue) :]
-        assert set(appended) == free - before
-        self.queue += appended
-        self.last = None
+        assert set(appended) == free
+        assert len(appended) == len(free)
+        self._append(appended)
 
     @invariant()
     def agrees(self) -> None:
@@ -150,14 +188,17 @@ class PoolMachine(RuleBasedStateMachine):
         assert {b: int(k) for b, k in enumerate(pool.key) if k >= 0} == self.keys
         waiting = [b for b in self.pending if b not in held]
         assert pool.pending_count == len(waiting)
+        assert pool.quiet() == all(block in self.queue for block in self.keys)
 
     @invariant()
     def a_copy_is_the_same(self) -> None:
-        """A snapshot restored into another pool behaves the same."""
+        """A snapshot restored into another pool behaves the same, and is integers."""
+        saved = self.pool.snapshot()
         other = BlockPool(self.pool.num_blocks)
-        other.restore(self.pool.snapshot())
+        other.restore(saved)
         assert other.queued().tolist() == self.queue
-        assert all(array.dtype == np.int64 for array in other.snapshot().arrays)
+        assert all(array.dtype == np.int64 for array in saved.arrays)
+        self.pool = other
 
 
 def test_the_pool_agrees_with_a_plain_list_whatever_is_asked_of_it() -> None:

@@ -13,6 +13,7 @@ from stepahead_specs.invariants import (
     NOT_APPLICABLE,
     Kind,
     Violation,
+    drafts,
     tiers,
     violations,
 )
@@ -93,33 +94,6 @@ def drained() -> Observation:
     return bench.seen
 
 
-def _drafting() -> Bench:
-    """The prompts are computed; batch 2 has two drafts for request 1 and one for request 2."""
-    config = replace(CONFIG, lookahead=0, num_speculative_tokens=2)
-    bench = Bench(config, HashModel())
-    bench.arrive(Ask(request_id="a", prompt=(1, 2, 3, 4, 5), max_tokens=4))
-    bench.arrive(Ask(request_id="b", prompt=(7, 8, 9), max_tokens=3))
-    bench.host_ready()
-    bench.prepared()
-    bench.executed()
-    bench.host_ready()
-    return bench
-
-
-def drafted() -> Observation:
-    """Batch 2 has been selected, with drafts."""
-    return _drafting().seen
-
-
-def rejected() -> Observation:
-    """Batch 2 has come back, and no draft was right."""
-    bench = _drafting()
-    bench.prepared()
-    bench.luck = 0
-    bench.executed()
-    return bench.seen
-
-
 def found(seen: Observation, rule: str) -> list[Violation]:
     """Return what one rule says."""
     entry = next(entry for entry in INVARIANTS if entry.name == rule)
@@ -183,12 +157,6 @@ def _back_in_line(seen: Observation) -> None:
     """Request 2 waits again, and batch 2 has no row of it."""
     _request(seen, 2, state="queued", seat=None, blocks=_ints(), known=3)
     seen.batches[2].rows = seen.batches[2].rows[:1]
-
-
-def _without_row(seen: Observation) -> None:
-    """Request 2 has no row in batch 2."""
-    seen.batches[2].rows = seen.batches[2].rows[:1]
-    _request(seen, 2, scheduled=3)
 
 
 def _leave(_: Observation) -> None:
@@ -515,46 +483,6 @@ CORRUPTIONS = [
         lambda seen: setattr(seen, "account", replace(_account(seen), idle=True)),
         ("the scheduler calls itself idle, and request 1 is live",),
     ),
-    Corruption(
-        "drafts_follow_one_sampled_token",
-        drafted,
-        lambda seen: _row(seen, 2, 1, count=3, drafts=2),
-        (
-            (
-                "the row of request 2 in batch 2 reads 1 known tokens from 3 on and has 2 drafts, "
-                "1 may be"
-            ),
-        ),
-    ),
-    Corruption(
-        "a_rejected_draft_leaves_nothing",
-        rejected,
-        lambda seen: _request(seen, 1, scheduled=8, settled=8),
-        (
-            ("request 1 has 8 settled positions, and its 7 known tokens can have 6"),
-            (
-                "request 1 has 8 scheduled positions and no row out, its rows and what was "
-                "rejected of them leave 6"
-            ),
-        ),
-    ),
-    Corruption(
-        "no_row_is_left_out_for_a_draft",
-        drafted,
-        _without_row,
-        ("request 2 has no row, and request 1 has drafts",),
-    ),
-    Corruption(
-        "drafts_take_what_is_left",
-        drafted,
-        lambda seen: _row(seen, 2, 0, count=2, drafts=1),
-        (
-            (
-                "request 1 has 1 drafts of 2, and there is room: 2 blocks are free, its positions "
-                "end at 7"
-            ),
-        ),
-    ),
 ]
 
 
@@ -571,9 +499,10 @@ def test_a_spoiled_moment_is_named_in_full(corruption: Corruption) -> None:
 def test_every_rule_has_a_spoiled_moment() -> None:
     """A rule that nothing has ever broken may be unable to speak.
 
-    Those of the tiers are in `test_tier_invariants`.
+    Those of tiers and drafts are in `test_tier_invariants` and `test_draft_invariants`.
     """
-    here = {e.name for e in INVARIANTS if e.rule.__module__ != tiers.__name__}
+    elsewhere = (tiers.__name__, drafts.__name__)
+    here = {e.name for e in INVARIANTS if e.rule.__module__ not in elsewhere}
     assert {corruption.rule for corruption in CORRUPTIONS} == here
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stepahead_models.traces import bundled_trace
-from stepahead_tools.__main__ import app, main, spread_objectives
+from stepahead_tools.__main__ import COMMANDS, app, main, spread_objectives
 from stepahead_tools.advise_options import FIXED, AdviseOptions
 from stepahead_tools.names import meant
 from stepahead_tools.options import CompareOptions, ReplayOptions, unwrapped
@@ -320,8 +320,15 @@ def test_the_list_of_commands_says_whole_sentences() -> None:
     """A sentence that ends in dots tells a newcomer nothing."""
     done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["--help"])
     listed = done.stdout.partition("Commands:\n")[2].splitlines()
-    assert len(listed) == len(app.registered_commands)
+    assert len(listed) == len(COMMANDS)
     assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
+def test_an_unknown_command_is_told_with_the_one_that_was_meant() -> None:
+    """Commands are made when they are asked for; a wrong name is compared with all of them."""
+    done = CliRunner().invoke(app, ["replya", "demo"])
+    assert done.exit_code == 2
+    assert "Error: No such command 'replya'. Did you mean 'replay'?" in done.stderr
 
 
 def test_objectives_may_follow_one_option() -> None:

@@ -6,11 +6,14 @@ needs is imported when it runs, so that help comes at once.
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from stepahead_tools.advise_options import FIXED, AdviseOptions
 from stepahead_tools.calibrate_options import CalibrateOptions
@@ -18,15 +21,10 @@ from stepahead_tools.compatibility import CompatibilityOptions, compatibility
 from stepahead_tools.explore_options import ExploreOptions
 from stepahead_tools.histories import CheckOptions
 from stepahead_tools.mutants_options import MutantsOptions
-from stepahead_tools.options import CompareOptions, ReplayOptions, add_command
+from stepahead_tools.options import CompareOptions, ReplayOptions, make_command
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,  # plain help, see stepahead_tools.help_text
-    help="Replay request traces under eager and overlap scheduling, in simulated time.",
-)
-
+#: New objects between two garbage collections; importing makes some hundred thousand.
+_GARBAGE_OBJECTS: Final = 200_000
 _SPREAD = {
     "--goodput": re.compile(r"(?:ttft|tpot|e2el):"),
     "--slo": re.compile(r"(?:ttft|tpot|itl|e2el|queue)_\w+:"),
@@ -121,14 +119,46 @@ def _mutants(options: MutantsOptions) -> None:
     hunt_mutants(options)
 
 
-add_command(app, "compare", CompareOptions, _compare)
-add_command(app, "replay", ReplayOptions, _replay)
-add_command(app, "advise", AdviseOptions, _advise, unlisted=FIXED)
-add_command(app, "check", CheckOptions, _check)
-add_command(app, "explore", ExploreOptions, _explore)
-add_command(app, "mutants", MutantsOptions, _mutants)
-add_command(app, "calibrate", CalibrateOptions, _calibrate)
-add_command(app, "compatibility", CompatibilityOptions, compatibility)
+COMMANDS: Final[dict[str, Callable[[], Any]]] = {
+    "compare": lambda: make_command("compare", CompareOptions, _compare),
+    "replay": lambda: make_command("replay", ReplayOptions, _replay),
+    "advise": lambda: make_command("advise", AdviseOptions, _advise, unlisted=FIXED),
+    "check": lambda: make_command("check", CheckOptions, _check),
+    "explore": lambda: make_command("explore", ExploreOptions, _explore),
+    "mutants": lambda: make_command("mutants", MutantsOptions, _mutants),
+    "calibrate": lambda: make_command("calibrate", CalibrateOptions, _calibrate),
+    "compatibility": lambda: make_command("compatibility", CompatibilityOptions, compatibility),
+}
+
+
+class _Commands(TyperGroup):
+    """The commands, made when they are asked for: the options of one alone take a while."""
+
+    # Some releases of typer bring a click of their own, so neither's types can be named.
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002
+        """Return their names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401
+        """Return one of them; all are made when there is none, for the sentence that names them."""
+        for name in (cmd_name,) if cmd_name in COMMANDS else tuple(COMMANDS):
+            if name not in self.commands:
+                self.commands[name] = COMMANDS[name]()
+        return super().get_command(ctx, cmd_name)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help, see stepahead_tools.help_text
+    help="Replay request traces under eager and overlap scheduling, in simulated time.",
+)
+
+
+@app.callback()
+def _root() -> None:
+    """Make typer build a group, although no command is there yet."""
 
 
 def spread_objectives(arguments: Sequence[str]) -> list[str]:
@@ -146,6 +176,9 @@ def spread_objectives(arguments: Sequence[str]) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits."""
+    if arguments is None:
+        # The process is ours. What is imported stays, so a collection of it would find nothing.
+        gc.set_threshold(_GARBAGE_OBJECTS)
     app(spread_objectives(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -94,15 +94,14 @@ def unwrapped(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def add_command(
-    app: typer.Typer,
+def make_command(
     name: str,
     options: type[OptionsT],
     run: Callable[[OptionsT], None],
     *,
     unlisted: Collection[str] = (),
-) -> None:
-    """Add a command whose parameters are the fields of the dataclass ``options``.
+) -> Any:  # noqa: ANN401 # a click command, of whichever click typer brings
+    """Return a command whose parameters are the fields of the dataclass ``options``.
 
     The docstring of ``run`` is its help. ``unlisted`` fields are not in it: ``run`` refuses them,
     in a sentence that says more than that there is no such option.
@@ -135,7 +134,9 @@ def add_command(
     command.__doc__ = unwrapped(run.__doc__ or "")
     command.__annotations__ = {}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app.command(name, cls=GroupedHelp)(command)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, cls=GroupedHelp)(command)
+    return typer.main.get_command(alone)
 
 
 def _unlisted(hint: Any) -> Any:  # noqa: ANN401 # a type as written in an annotation

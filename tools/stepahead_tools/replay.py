@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stepahead_models.journal import replay_journal
 from stepahead_tools.agreement import disagreements
 from stepahead_tools.engines import replayed_loop
 from stepahead_tools.errors import Disagreement, OptionError
@@ -61,6 +60,8 @@ def _replay_journal(options: ReplayOptions) -> None:
             f"{options.trace} is a journal, which carries its own configuration; leave out "
             f"{', '.join(flags)}"
         )
+    from stepahead_models.journal import replay_journal  # noqa: PLC0415 # for a journal only
+
     replayed = replay_journal(Path(options.trace))
     torn = " The file ends in the middle of a line, which was left out." if replayed.torn else ""
     Console().print(

@@ -10,7 +10,6 @@ from typing import Final
 from stepahead import Kernel
 from stepahead.commands import Command
 from stepahead.events import Event
-from stepahead_models.journal import JournalWriter
 from stepahead_models.simulation import Observer
 
 #: Batches that have ended are forgotten beyond this many, so that long runs stay small.
@@ -68,6 +67,8 @@ def watchers(
     with ExitStack() as stack:
         observers: list[Observer] = []
         if journal is not None:
+            from stepahead_models.journal import JournalWriter  # noqa: PLC0415 # with --journal
+
             observers.append(stack.enter_context(JournalWriter(journal, kernel)))
         invariants = InvariantCheck(kernel) if check else None
         if invariants is not None:

@@ -84,6 +84,21 @@ WRONG_FACTS: list[tuple[int, dict[str, Any], str]] = [
         "the row of request 0 in batch 1 needs 1 blocks and has 0 [INV-21]",
     ),
     (
+        3,
+        {"rows": [ROW | {"blocks": [4]}]},
+        "the row of request 0 in batch 1 names block 4, and there is none [INV-2]",
+    ),
+    (
+        3,
+        {"state": {"free": [1, 2, 3], "held": {"0": [-1]}}},
+        "request 0 holds block -1, and there is none",
+    ),
+    (
+        3,
+        {"state": {"free": [1, 2, 3, 4], "held": {"0": [0]}}},
+        "block 4 may be handed out, and there is none",
+    ),
+    (
         4,
         {"inputs": [[11, 13]]},
         (

@@ -1,7 +1,7 @@
 """The random search over the real kernel, and what it must reach."""
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from stepahead import KernelConfig
@@ -28,21 +28,29 @@ def test_every_invariant_holds_with_drafts() -> None:
 
 
 def test_the_search_reaches_every_goal() -> None:
-    """A situation that is never reached is one about which the search says nothing."""
+    """A situation that is never reached is one about which the search says nothing.
+
+    What Hypothesis draws depends on what else is imported, so a search that misses a goal goes on
+    with another seed, and only a goal that is missed again and again is out of reach.
+    """
     KernelMachine.reached_goals.clear()
     search = settings(
-        max_examples=150,
+        max_examples=50,
         stateful_step_count=40,
-        derandomize=True,
+        derandomize=False,
         database=None,
         deadline=None,
         phases=(Phase.generate,),
     )
-    run_state_machine_as_test(KernelMachine, settings=search)
-    run_state_machine_as_test(CrowdedMachine, settings=search)
-    run_state_machine_as_test(DraftingMachine, settings=search)
-    missing = sorted(set(GOALS) - set(KernelMachine.reached_goals))
-    assert missing == []
+    missing = set(GOALS)
+    for number in range(12):
+        for machine in (KernelMachine, CrowdedMachine, DraftingMachine):
+            seeded = seed(number)(type(machine.__name__, (machine,), {}))
+            run_state_machine_as_test(seeded, settings=search)
+        missing = set(GOALS) - set(KernelMachine.reached_goals)
+        if not missing:
+            break
+    assert sorted(missing) == []
 
 
 class _Refusing(Bench):

@@ -194,10 +194,10 @@ class Host:
         self._facts.add(span[1], FactClass.EXECUTED, batch_id)
 
     def collect(self, batch_id: int) -> None:
-        """Learn that the NPU is done, and sample; only then the batch counts as executed."""
+        """Learn that the NPU is done, and sample; after that the batch counts as executed."""
         _, shape = self._outstanding[batch_id]
         duration = self._device.collect_ns(shape.rows, shape.samples, batch_id)
-        self._facts.add(self.time.work(duration), FactClass.EXECUTED, batch_id)
+        self.time.work(duration)
 
     def execute(self, batch_id: int) -> Samples:
         """Return the tokens of the dispatched batch, which has been collected."""
@@ -239,9 +239,11 @@ class Host:
         """
         if len(self._outstanding) <= self._lookahead:
             return 0
-        handles = self._outstanding[batch_id][0].handles
+        command, shape = self._outstanding[batch_id]
+        if shape.tokens > shape.rows:
+            return 0
         for other, _ in self._outstanding.values():
-            if other.handles is not handles:
+            if other.handles is not command.handles:
                 return 0
         turns = _LEAP_TURNS_MAX
         if until is not None:

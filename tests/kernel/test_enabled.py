@@ -44,9 +44,12 @@ def takes(kernel: Kernel, event: Event) -> bool:
 
 
 def executed(batch: BatchView, at: int) -> BatchExecuted:
-    """Return the report that a batch is back."""
-    tokens = np.zeros((1, sum(row.samples for row in batch.rows)), dtype=np.int64)
-    return BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=at)
+    """Return the report that a batch is back; of drafts none was right."""
+    rows = [row for row in batch.rows if row.samples]
+    longest = 1 + max((row.drafts for row in rows), default=0)
+    tokens = np.zeros((longest, len(rows)), dtype=np.int64)
+    accepted = np.zeros(len(rows), dtype=np.int64) if longest > 1 else None
+    return BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=at, accepted=accepted)
 
 
 def expected(kernel: Kernel, *, paused: bool, woken: bool) -> Iterator[Possible]:

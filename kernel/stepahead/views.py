@@ -46,7 +46,7 @@ class Place(Enum):
 
 
 #: The places in the order of their numbers in `PoolView.places`.
-PLACES: Final = tuple(Place)
+PLACES: Final[tuple[Place, ...]] = tuple(Place)
 _HELD, _PENDING, _CACHED, _FREE = range(len(PLACES))
 
 
@@ -275,8 +275,9 @@ def view_blocks(state: State) -> tuple[BlockView, ...]:
     pool = state.pool
     seen, _ = view_pools(state)
     fences = np.where(pool.fence > pool.passed, pool.fence, 0)
-    columns = (seen.places, seen.references, seen.pins, seen.keys, fences)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    arrays = (seen.places, seen.references, seen.pins, seen.keys, fences)
+    columns: list[list[int]] = [array.tolist() for array in arrays]
+    rows = zip(*columns, strict=True)
     return tuple(
         BlockView(
             block=block,

@@ -277,17 +277,17 @@ def view_blocks(state: State) -> tuple[BlockView, ...]:
     fences = np.where(pool.fence > pool.passed, pool.fence, 0)
     arrays = (seen.places, seen.references, seen.pins, seen.keys, fences)
     columns: list[list[int]] = [array.tolist() for array in arrays]
-    rows = zip(*columns, strict=True)
+    places, references, pins, keys, waits = columns
     return tuple(
         BlockView(
             block=block,
-            place=PLACES[place],
-            references=references,
-            pins=pins,
-            key=key if key >= 0 else None,
-            fence=fence,
+            place=PLACES[places[block]],
+            references=references[block],
+            pins=pins[block],
+            key=keys[block] if keys[block] >= 0 else None,
+            fence=waits[block],
         )
-        for block, (place, references, pins, key, fence) in enumerate(rows)
+        for block in range(pool.num_blocks)
     )
 
 

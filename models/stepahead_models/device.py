@@ -135,7 +135,7 @@ class Device:
             self._publishes[rows],
             self._collects[rows, rows],
         )
-        build = _builds_ns(self.cpu, rows, new_blocks)
+        build = self._builds_ns(rows, new_blocks)
         step = self.decode_ns(positions, executed + 1, turns)
         if self.cpu_noise is None:
             return TurnCosts(fill=fill, step=step, publish=publish, build=build, collect=collect)
@@ -146,6 +146,17 @@ class Device:
             build=_disturbed(self.cpu_noise, build, executed + 1 + lookahead, turns),
             collect=_disturbed(self.cpu_noise, collect, executed + 1, turns),
         )
+
+    def _builds_ns(self, rows: int, new_blocks: Ints) -> Span:
+        """Return how long each of several decode batches is built."""
+        if not self.cpu.build.per_block_ns:
+            return self.cpu.build_decode_ns(rows, 0)
+        most = new_blocks.item(new_blocks.argmax())
+        costs = self._builds.get(rows)
+        if costs is None or len(costs) <= most:
+            each = [self.cpu.build_decode_ns(rows, count) for count in range(most + 1)]
+            costs = self._builds[rows] = np.array(each)
+        return costs[new_blocks]
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
         """Return how long the host builds a batch, its drafts included."""
@@ -181,6 +192,11 @@ class Device:
         return _Costs(self.cpu.fill_ns)
 
     @cached_property
+    def _builds(self) -> dict[int, Ints]:
+        """What building a decode batch costs by its new blocks, by its rows."""
+        return {}
+
+    @cached_property
     def _publishes(self) -> _Costs[int]:
         return _Costs(self.cpu.processing_ns)
 
@@ -193,13 +209,6 @@ class Device:
             return cpu.synchronisation_ns(size[0]) + cpu.sampling_ns(size[1] if host_samples else 0)
 
         return _Costs(cost)
-
-
-def _builds_ns(cpu: CpuModel, rows: int, new_blocks: Ints) -> Span:
-    """Return how long each of several decode batches is built."""
-    most = int(new_blocks[new_blocks.argmax()])
-    costs = [cpu.build_decode_ns(rows, count) for count in range(most + 1)]
-    return np.array(costs)[new_blocks] if costs[-1] > costs[0] else costs[0]
 
 
 def _disturbed(noise: Noise, duration_ns: Span, batch_id: int, count: int) -> Ints:

@@ -46,7 +46,7 @@ class Place(Enum):
 
 
 #: The places in the order of their numbers in `PoolView.places`.
-PLACES: Final = tuple(Place)
+PLACES: Final[tuple[Place, ...]] = tuple(Place)
 _HELD, _PENDING, _CACHED, _FREE = range(len(PLACES))
 
 
@@ -275,18 +275,19 @@ def view_blocks(state: State) -> tuple[BlockView, ...]:
     pool = state.pool
     seen, _ = view_pools(state)
     fences = np.where(pool.fence > pool.passed, pool.fence, 0)
-    columns = (seen.places, seen.references, seen.pins, seen.keys, fences)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
+    arrays = (seen.places, seen.references, seen.pins, seen.keys, fences)
+    columns: list[list[int]] = [array.tolist() for array in arrays]
+    places, references, pins, keys, waits = columns
     return tuple(
         BlockView(
             block=block,
-            place=PLACES[place],
-            references=references,
-            pins=pins,
-            key=key if key >= 0 else None,
-            fence=fence,
+            place=PLACES[places[block]],
+            references=references[block],
+            pins=pins[block],
+            key=keys[block] if keys[block] >= 0 else None,
+            fence=waits[block],
         )
-        for block, (place, references, pins, key, fence) in enumerate(rows)
+        for block in range(pool.num_blocks)
     )
 
 

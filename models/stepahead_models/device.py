@@ -132,7 +132,7 @@ class Device:
         rows, sampling, turns = shape.rows, shape.sampling_rows, len(new_blocks)
         fill, collect = self._fills[rows], self._collects[rows, sampling]
         publish = self._publishes[sampling] if sampling else 0  # nothing comes out, nobody is told
-        build = _builds_ns(self.cpu, shape, new_blocks)
+        build = self._builds_ns(rows, shape.tokens, new_blocks)
         if sampling == rows:
             step = self.decode_ns(shape.positions, executed + 1, turns)
         else:
@@ -147,6 +147,17 @@ class Device:
             build=_disturbed(self.cpu_noise, build, executed + 1 + lookahead, turns),
             collect=_disturbed(self.cpu_noise, collect, executed + 1, turns),
         )
+
+    def _builds_ns(self, rows: int, tokens: int, new_blocks: Ints) -> Span:
+        """Return how long each of several batches of one size is built."""
+        if not self.cpu.build.per_block_ns:
+            return self.cpu.build_like_ns(rows, tokens, 0)
+        most = new_blocks.item(new_blocks.argmax())
+        costs = self._builds.get((rows, tokens))
+        if costs is None or len(costs) <= most:
+            each = [self.cpu.build_like_ns(rows, tokens, count) for count in range(most + 1)]
+            costs = self._builds[rows, tokens] = np.array(each)
+        return costs[new_blocks]
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
         """Return how long the host builds a batch, its drafts included."""
@@ -182,6 +193,11 @@ class Device:
         return _Costs(self.cpu.fill_ns)
 
     @cached_property
+    def _builds(self) -> dict[tuple[int, int], Ints]:
+        """What building a batch costs by its new blocks, by its rows and tokens."""
+        return {}
+
+    @cached_property
     def _publishes(self) -> _Costs[int]:
         return _Costs(self.cpu.processing_ns)
 
@@ -194,13 +210,6 @@ class Device:
             return cpu.synchronisation_ns(size[0]) + cpu.sampling_ns(size[1] if host_samples else 0)
 
         return _Costs(cost)
-
-
-def _builds_ns(cpu: CpuModel, shape: BatchShape, new_blocks: Ints) -> Span:
-    """Return how long each of several batches of like rows is built."""
-    most = int(new_blocks[new_blocks.argmax()])
-    costs = [cpu.build_like_ns(shape.rows, shape.tokens, count) for count in range(most + 1)]
-    return np.array(costs)[new_blocks] if costs[-1] > costs[0] else costs[0]
 
 
 def _disturbed(noise: Noise, duration_ns: Span, batch_id: int, count: int) -> Ints:

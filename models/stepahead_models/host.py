@@ -193,10 +193,10 @@ class Host:
         self._facts.add(span[1], FactClass.EXECUTED, batch_id)
 
     def collect(self, batch_id: int) -> None:
-        """Learn that the NPU is done, and sample; only then the batch counts as executed."""
+        """Learn that the NPU is done, and sample; after that the batch counts as executed."""
         _, shape = self._outstanding[batch_id]
         duration = self._device.collect_ns(shape.rows, shape.samples, batch_id)
-        self._facts.add(self.time.work(duration), FactClass.EXECUTED, batch_id)
+        self.time.work(duration)
 
     def execute(self, batch_id: int) -> Samples:
         """Return the tokens of the dispatched batch, which has been collected."""

@@ -156,10 +156,13 @@ class RooflineNpu:
         """Return how long each of ``steps`` decode steps in a row takes; see `NpuModel`."""
         rows = len(positions)
         kv_tokens = sum(positions.tolist()) + rows
+        first = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
+        compute = rows * self.compute_units_per_token
         units = np.arange(steps, dtype=np.int64)
         units *= rows * self.memory_units_per_kv_token
-        units += self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
-        np.maximum(units, rows * self.compute_units_per_token, out=units)
+        units += first
+        if compute > first:  # memory takes longer from step to step
+            np.maximum(units, compute, out=units)
         units //= _UNITS_PER_NS
         units += self.overhead_ns
         return units

@@ -282,10 +282,14 @@ class Simulation:
             self._deliver(BatchPrepared(batch_id=subject, at=at))
         elif kind == _EXECUTED:
             if self._collected != subject:
-                # The end of the device step. The host samples first; the event is due after that.
+                # The end of the device step. The host samples first; the event is due after that,
+                # and after what happens meanwhile and goes before it.
                 self._collected = subject
                 self._host.collect(subject)
-                return False
+                done = self._host.time.host_free_at
+                if self._facts.any_by(done):
+                    self._facts.add(done, FactClass.EXECUTED, subject)
+                    return False
             self._executed(subject)
         elif kind == _TRANSFER:
             self._deliver(self._engine.report(subject, at))

@@ -71,7 +71,7 @@ class _Turns:
 
     ``whole`` tells whether it is a whole turn (None: all are): the NPU is not done before the host
     selects, nor, where the host was made to wait, before it has built, for from that the kernel
-    learns. ``exposed`` is how long the NPU waits for the preparation, shape ``(turns,)``.
+    learns. ``exposed`` is how long the NPU waits for the preparation.
     """
 
     start: Span
@@ -79,7 +79,7 @@ class _Turns:
     out: Span
     length: Ints
     whole: Mask | None
-    exposed: Ints
+    exposed: Span
 
 
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
@@ -100,7 +100,7 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
         ahead = steady.lookahead > 0
         turns = _ahead(costs, steady.select_after) if ahead else _eager(costs)
         parts.append(_advance(time, turns, until))
-        _account(time, costs, turns.exposed[: parts[-1].turns], ahead=ahead)
+        _account(time, costs, turns.exposed, parts[-1].turns, ahead=ahead)
         done += steps
         if parts[-1].turns < steps:
             break
@@ -139,7 +139,7 @@ def _eager(costs: TurnCosts) -> _Turns:
         out=costs.publish,
         length=length,
         whole=None,
-        exposed=np.broadcast_to(costs.build, end.shape),
+        exposed=costs.build,
     )
 
 
@@ -161,13 +161,12 @@ def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
     return Walk(starts, ends, begins + _first(turns.out, count))
 
 
-def _account(time: Timelines, costs: TurnCosts, exposed: Ints, *, ahead: bool) -> None:
-    """Add up what the first turns took, as many as ``exposed`` has entries."""
-    count = len(exposed)
+def _account(time: Timelines, costs: TurnCosts, exposed: Span, count: int, *, ahead: bool) -> None:
+    """Add up what the first ``count`` turns took."""
     if not count:
         return
     time.npu_busy_ns += _sum(costs.step, count)
-    waited = int(exposed.sum())
+    waited = _sum(exposed, count)
     beside = _sum(costs.publish, count) + _sum(costs.build, count)
     time.cpu_busy_ns += beside + _sum(costs.fill, count) + _sum(costs.collect, count)
     if ahead:
@@ -175,9 +174,12 @@ def _account(time: Timelines, costs: TurnCosts, exposed: Ints, *, ahead: bool) -
         time.cpu_hidden_ns += beside - waited
     time.preparations += count
     time.exposed_ns += waited
-    if waited:
-        time.exposed_preparations += int(np.count_nonzero(exposed))
-    time.late = bool(exposed[-1])
+    if isinstance(exposed, int):
+        time.exposed_preparations += count if exposed else 0
+        time.late = exposed > 0
+    else:
+        time.exposed_preparations += int(np.count_nonzero(exposed[:count]))
+        time.late = exposed.item(count - 1) > 0
 
 
 def _first(span: Span, count: int) -> Span:

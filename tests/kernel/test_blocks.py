@@ -22,6 +22,9 @@ from hypothesis.stateful import (
 from stepahead.blocks import BlockPool, Receipt
 from stepahead.errors import KernelBug
 
+#: Some are neighbours, some far apart, as the keys of long prompts are.
+KEYS = (0, 1, 2, 510, 511, 512, 513, 1023, 1024, 5000, 9999, 10_000)
+
 
 @dataclass(frozen=True)
 class Undoable:
@@ -57,7 +60,7 @@ class PoolMachine(RuleBasedStateMachine):
     def start(self, blocks: int) -> None:
         """Choose the size."""
         self.pool = BlockPool(blocks)
-        self.pool.learn_keys(30)
+        self.pool.learn_keys(KEYS[-1])
         self._append(range(blocks))
 
     def _append(self, blocks: Iterable[int]) -> None:
@@ -87,7 +90,7 @@ class PoolMachine(RuleBasedStateMachine):
         if not bare:
             return
         block = data.draw(st.sampled_from(bare))
-        key = data.draw(st.integers(0, 30))
+        key = data.draw(st.sampled_from(KEYS))
         self.keys = {b: k for b, k in self.keys.items() if k != key}
         self.keys[block] = key
         self.pool.uses[block] = 3
@@ -98,7 +101,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def hit(self, data: st.DataObject) -> None:
         """A prefix of known keys is shared, wherever its blocks are."""
-        wanted = data.draw(st.lists(st.sampled_from([*self.keys.values(), 30]), unique=True))
+        wanted = data.draw(st.lists(st.sampled_from([*self.keys.values(), KEYS[-1]]), unique=True))
         by_key = {key: block for block, key in self.keys.items()}
         blocks = [by_key[key] for key in takewhile(by_key.__contains__, wanted)]
         matched = self.pool.match(np.array(wanted, dtype=np.int64))
@@ -234,6 +237,22 @@ def test_the_queue_lives_in_bounded_memory(rounds: int, size: int) -> None:
         expected = [*expected[1:], expected[0]]
         pool.release(taken, 0)
     assert pool.queued().tolist() == expected
+
+
+@pytest.mark.parametrize("holes", [60, 70, 200, 398])
+@pytest.mark.parametrize("count", [1, 2])
+def test_blocks_are_found_behind_many_holes(holes: int, count: int) -> None:
+    """What is hit leaves holes, here more of them in a row than a search looks at first."""
+    pool = BlockPool(400)
+    pool.learn_keys(400)
+    blocks = pool.take(400).blocks
+    pool.commit(blocks, np.arange(400))
+    pool.release(blocks[::-1], 0)
+    pool.hit(pool.match(np.arange(1, holes + 1)))
+    expected = [0, *range(holes + 1, 400)]
+    assert pool.peek(count).tolist() == expected[:count]
+    assert pool.queued().tolist() == expected
+    assert pool.take(count).blocks.tolist() == expected[:count]
 
 
 def test_only_a_quiet_pool_may_forget() -> None:

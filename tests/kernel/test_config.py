@@ -59,7 +59,7 @@ NEEDS: list[tuple[str, object, dict[str, Any], str]] = [
 def changed(**options: Any) -> KernelConfig:  # noqa: ANN401 - options of the kernel
     """Return a configuration with what the options need."""
     tiers = {"write_back", "layerwise_reload"} & options.keys()
-    return replace(PLAIN, **({"host_pages": 4} if tiers else {}) | options)
+    return replace(PLAIN, **({"host_pages": 1} if tiers else {}) | options)
 
 
 def refusal(options: dict[str, Any]) -> str:

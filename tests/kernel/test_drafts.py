@@ -324,6 +324,16 @@ def test_the_newest_token_is_what_the_next_row_reads() -> None:
     assert (command.fill_rows.tolist(), command.fill_tokens.tolist()) == ([0], [13])
 
 
+@pytest.mark.parametrize(("right", "blocks"), [(0, 2), (1, 3), (2, 3)])
+def test_a_request_keeps_the_blocks_of_what_was_right(right: int, blocks: int) -> None:
+    """The row was at position 3 with drafts at 4 and 5, blocks of two; a block is kept if begun."""
+    kernel = decoding(make(), 3)
+    assert dispatch(kernel).positions.tolist() == [3]
+    kernel.step(result(2, (12, 13, 14)[: right + 1]))
+    (request,) = kernel.requests()
+    assert (len(request.blocks), kernel.audit().held) == (blocks, blocks)
+
+
 def test_the_blocks_of_rejected_drafts_are_the_next_to_be_taken() -> None:
     """However often a guess is wrong, no more of the cache is lost than once."""
     kernel = make(num_blocks=7, block_size=2)

@@ -44,10 +44,11 @@ def takes(kernel: Kernel, event: Event) -> bool:
 
 
 def executed(batch: BatchView, at: int) -> BatchExecuted:
-    """Return the report that a batch is back, with no draft accepted."""
-    drafts = [row.drafts for row in batch.rows if row.samples]
-    tokens = np.zeros((1 + max(drafts, default=0), len(drafts)), dtype=np.int64)
-    accepted = np.zeros(len(drafts), dtype=np.int64) if any(drafts) else None
+    """Return the report that a batch is back; of drafts none was right."""
+    rows = [row for row in batch.rows if row.samples]
+    longest = 1 + max((row.drafts for row in rows), default=0)
+    tokens = np.zeros((longest, len(rows)), dtype=np.int64)
+    accepted = np.zeros(len(rows), dtype=np.int64) if longest > 1 else None
     return BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=at, accepted=accepted)
 
 

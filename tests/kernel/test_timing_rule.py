@@ -146,7 +146,16 @@ class Reference:
             self.margin = max(self.margin, 5_000)
 
 
-VOLUMES = [(1, 1, 1), (1, 1, 17), (2, 2, 30), (2, 9, 33), (2, 9, 35), (3, 9, 90), (18, 40, 90)]
+VOLUMES = [
+    (1, 1, 1),
+    (1, 1, 17),
+    (2, 2, 30),
+    (2, 9, 17),
+    (2, 9, 33),
+    (2, 9, 35),
+    (3, 9, 90),
+    (18, 40, 90),
+]
 turns = st.builds(
     Turn,
     volume=st.sampled_from(VOLUMES),

@@ -131,6 +131,16 @@ def test_the_host_cache_gives_back_what_the_npu_has_lost(
             ),
             ("host", "remote"),
         ),
+        (
+            "eager",
+            host(
+                60,
+                f"{OFFLOAD}-write-back",
+                "--experimental-speculative-config",
+                '{"method": "mtp", "num_speculative_tokens": 2}',
+            ),
+            ("host",),
+        ),
     ],
 )
 def test_every_tier_can_be_checked(

@@ -70,8 +70,8 @@ class MachineOptions:
         bool,
         typer.Option(
             "--check",
-            help="Check the invariants after each step. Its time grows with steps times KV "
-            "blocks: take a small --limit and --num-blocks.",
+            help="Check the invariants after each step, of every tier too. Takes some "
+            "milliseconds per step.",
             rich_help_panel=_MACHINE,
         ),
     ] = False

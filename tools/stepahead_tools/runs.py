@@ -75,14 +75,16 @@ def set_up(trace: Trace, settings: Settings, profile: Profile, progress: Progres
             f"--warmup {settings.warmup} leaves none of the {len(trace)} requests to measure; give "
             f"at most {len(trace) - 1}"
         )
-    unpaced = _scene(trace, settings, profile, None)
+    unpaced = _scene(trace, settings, profile)
     capacity = None
     if settings.pacing.kind == "load":
         # Refuses what cannot be scaled before anything has run.
         pace(trace, settings.pacing, settings.seed, Fraction(1))
         capacity = measure_capacity(unpaced, progress)
     paced = pace(trace, settings.pacing, settings.seed, capacity)
-    return unpaced if paced is trace else _scene(paced, settings, profile, capacity)
+    # Pacing moves the arrivals and nothing else.
+    workload = replace(unpaced.workload, arrivals_ns=paced.arrivals_ns)
+    return replace(unpaced, trace=paced, workload=workload, capacity_per_s=capacity)
 
 
 def measure_capacity(scene: Scene, progress: Progress | None = None) -> Fraction:
@@ -180,9 +182,8 @@ def remote_store(settings: Settings, profile: Profile) -> InProcessStore | None:
     )
 
 
-def _scene(
-    trace: Trace, settings: Settings, profile: Profile, capacity_per_s: Fraction | None
-) -> Scene:
+def _scene(trace: Trace, settings: Settings, profile: Profile) -> Scene:
+    """Return the scene of a trace with its recorded arrivals."""
     plan = plan_requests(trace, settings.ends, settings.max_model_len)
     try:
         workload = load_workload(
@@ -205,7 +206,7 @@ def _scene(
         trace=trace,
         workload=workload,
         model=_closed_form(settings) if settings.unchecked else checked,
-        capacity_per_s=capacity_per_s,
+        capacity_per_s=None,
     )
 
 

@@ -70,7 +70,7 @@ def a_reused_block_keeps_its_key() -> Edits:
 def a_newer_copy_leaves_the_older_its_key() -> Edits:
     """When a second block gets the same content, the first one keeps the key as well."""
     return [
-        Edit("BlockPool.commit", "    self.key[before[before >= 0]] = NO_KEY\n", ""),
+        Edit("BlockPool.commit", "self.key[before[before >= 0]] = NO_KEY", "pass"),
     ]
 
 

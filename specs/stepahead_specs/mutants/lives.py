@@ -133,7 +133,7 @@ def the_length_guard_stops_one_early() -> Edits:
     ]
 
 
-@mutant("M27", "B92", expects=("INV-13", "INV-14", "INV-29", "kernel"))
+@mutant("M27", "B92", expects=("INV-13", "INV-14", "INV-29", "INV-34", "kernel"))
 def the_longest_length_is_not_kept() -> Edits:
     """A request may grow beyond the longest sequence of the model."""
     return [
@@ -145,7 +145,7 @@ def the_longest_length_is_not_kept() -> Edits:
     ]
 
 
-@mutant("B98", expects=("INV-13",))
+@mutant("B98", expects=("INV-13", "kernel"))
 def one_request_too_many_is_admitted() -> Edits:
     """Admission compares with at most where it needs less than."""
     return [

@@ -54,6 +54,8 @@ class Watched(Bench):
         self.came: Counter[str] = Counter()
         #: Somebody has come to the head of the line since the last selection.
         self.joinable = False
+        #: Sizes of the newest row sets, by the requests in them.
+        self.sizes: dict[bytes, tuple[int, int, int]] = {}
 
     def go_on(self, number: int) -> None:
         """Take one move: the host's work first, most of the time."""
@@ -150,6 +152,23 @@ class Watched(Bench):
         rows = any(isinstance(command, PrepareBatch) for command in commands)
         self.came["selects" if rows else "finds no row"] += 1
         assert timing_of(self.kernel.snapshot()) == timing_of(saved)
+        for command in commands:
+            if isinstance(command, PrepareBatch):
+                self._sized(command)
+
+    def _sized(self, command: PrepareBatch) -> None:
+        """A new row set says how large it is; one that goes on keeps the size that it had."""
+        batch = outstanding(self.kernel.snapshot())[-1]
+        assert (batch.batch_id, batch.selected_at) == (command.batch_id, self.kernel.now)
+        ends = command.positions + command.token_counts
+        size = len(command.seats), int(command.token_counts.sum()), int(ends.sum())
+        if batch.fresh:
+            assert batch.volume == size
+            self.sizes[command.handles.tobytes()] = size
+        else:
+            assert command.token_counts.max() == 1
+            assert batch.volume == self.sizes[command.handles.tobytes()]
+        self.came["new rows" if batch.fresh else "same rows"] += 1
 
     def _joins(self, event: HostReady, saved: Snapshot, commands: tuple[Command, ...]) -> None:
         batches, timing = outstanding(saved), timing_of(saved)
@@ -167,6 +186,9 @@ class Watched(Bench):
         abandoned, *others = commands
         assert abandoned == AbandonBatch(batch_id=batches[-1].batch_id)
         assert [type(command) for command in others] in ([PrepareBatch], [])
+        for command in others:
+            assert isinstance(command, PrepareBatch)
+            self._sized(command)
         self.came["joins"] += 1
         self.came["joins at the last moment"] += event.at == latest
         timing.waits(running)
@@ -225,6 +247,8 @@ KINDS = {
     "selects",
     "finds no row",
     "too late to join",
+    "new rows",
+    "same rows",
     "joins",
     "joins at the last moment",
     "wakes",

@@ -96,6 +96,20 @@ BROKEN = {
             "sampling row"
         ),
     ),
+    "no step": (
+        BatchExecuted(batch_id=1, tokens=np.ones((0, 1), dtype=np.int64), at=0),
+        (
+            "batch 1 returned tokens of shape (0, 1); expected (steps, 1), one token per step and "
+            "sampling row"
+        ),
+    ),
+    "flat": (
+        BatchExecuted(batch_id=1, tokens=np.ones(1, dtype=np.int64), at=0),
+        (
+            "batch 1 returned tokens of shape (1,); expected (steps, 1), one token per step and "
+            "sampling row"
+        ),
+    ),
     "placeholder": (
         BatchExecuted(batch_id=1, tokens=tokens(-1), at=0),
         (
@@ -135,6 +149,21 @@ def test_a_broken_contract_raises_and_changes_nothing(event: Event, text: str) -
     assert str(caught.value) == text
     assert kernel.digest() == before
     assert isinstance(kernel.step(BatchExecuted(batch_id=1, tokens=tokens(9), at=0))[0], EmitTokens)
+
+
+def test_a_token_may_be_0_and_whatever_it_likes_in_a_row_whose_request_has_ended() -> None:
+    """Only a live row's negative token is a placeholder that went astray."""
+    kernel = make()
+    kernel.step(arrival("a"))
+    kernel.step(arrival("b"))
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=1, at=0))
+    kernel.step(RequestCancelled(request_id="a", at=0))
+    with pytest.raises(HostContractError):
+        kernel.step(BatchExecuted(batch_id=1, tokens=tokens(0, -1), at=0))
+    emitted, *_ = kernel.step(BatchExecuted(batch_id=1, tokens=tokens(-1, 0), at=0))
+    assert isinstance(emitted, EmitTokens)
+    assert emitted.tokens.tolist() == [[0]]
 
 
 def test_host_ready_while_a_batch_is_being_built_is_refused() -> None:

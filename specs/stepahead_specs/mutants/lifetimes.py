@@ -84,6 +84,12 @@ def a_draining_seat_never_comes_back() -> Edits:
     return [Edit("State.pass_fences", "self.columns.free_seats.append(seat)", "pass")]
 
 
+@mutant("ours", expects=("INV-1",))
+def a_draining_seat_waits_for_one_batch_too_many() -> Edits:
+    """A seat comes back a batch after its last row: never, if that was the last batch of all."""
+    return [Edit("State.vacate", "append((fence, seat))", "append((fence + 1, seat))")]
+
+
 @mutant("B25", expects=("INV-1", "INV-2"))
 def a_release_returns_early() -> Edits:
     """A request that ends with rows in flight gives up its seat and keeps its blocks."""

@@ -26,6 +26,7 @@ from stepahead_models.examples import (
     plain_workload,
     roofline_device,
 )
+from stepahead_models.noise import Noise, NoiseStream
 from stepahead_models.record import Outcome, RunRecord, Waste
 from stepahead_models.recorder import Recorder
 from stepahead_models.simulation import Observer, Simulation
@@ -323,6 +324,12 @@ def test_stretches_change_nothing_but_the_number_of_events(
     )
     workload = mixed_workload(seed, block_size)
     device = roofline_device((1, 3, 30)[seed % 3], cpu_free=seed % 5 == 0)
+    if seed % 4 == 1:
+        device = replace(
+            device,
+            npu_noise=Noise(seed, NoiseStream.NPU, 50_000),
+            cpu_noise=Noise(seed, NoiseStream.CPU, 300_000),
+        )
     leapt, single = (
         _run(
             workload,

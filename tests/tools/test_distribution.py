@@ -36,6 +36,13 @@ def test_the_mean_is_exact_and_rounded_once(entries: list[tuple[int, int]]) -> N
     assert (found.count, found.mean_ns) == (count, round(Fraction(total, count)))
 
 
+@given(WEIGHTED)
+def test_without_weights_each_value_stands_once(entries: list[tuple[int, int]]) -> None:
+    """Values that are sorted themselves give the statistics of those that are looked up by rank."""
+    values = np.array([value for value, _ in entries], dtype=np.int64)
+    assert distribution(values) == distribution(values, np.ones(len(values), dtype=np.int32))
+
+
 def test_an_empty_sample_has_no_statistics() -> None:
     """Neither no value nor values of weight 0 have a mean."""
     nothing = np.zeros(0, dtype=np.int64)

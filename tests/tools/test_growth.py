@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,7 @@ from bench import replays, steps
 from stepahead import Kernel, KernelConfig
 from stepahead_models.closed_form import ClosedForm
 from stepahead_models.examples import plain_workload, roofline_device
+from stepahead_models.record import RunRecord
 from stepahead_models.simulation import Simulation
 
 TOOLS = Path(steps.__file__).parents[1]
@@ -66,7 +68,7 @@ def test_a_million_steps_would_need_no_more_memory_than_a_hundred() -> None:
         tracemalloc.stop()
 
 
-def _events(requests: int, tokens: int, lookahead: int) -> int:
+def _run(requests: int, tokens: int, lookahead: int) -> RunRecord:
     load = plain_workload(
         [32] * requests,
         arrivals_ns=[number * 10**12 for number in range(requests)],
@@ -76,7 +78,24 @@ def _events(requests: int, tokens: int, lookahead: int) -> int:
         num_blocks=4096, max_model_len=4096, lookahead=lookahead, eos_token_id=None
     )
     model = ClosedForm(vocab_size=1000)
-    return Simulation(Kernel(config), load, roofline_device(), model).run().events
+    return Simulation(Kernel(config), load, roofline_device(), model).run()
+
+
+def _events(requests: int, tokens: int, lookahead: int) -> int:
+    return _run(requests, tokens, lookahead).events
+
+
+def _bytes(record: RunRecord) -> int:
+    columns = [getattr(record, field.name) for field in fields(record)]
+    return sum(column.nbytes for column in columns if isinstance(column, np.ndarray))
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_record_holds_three_times_per_device_step_and_nothing_else(lookahead: int) -> None:
+    """Begin, end, and when its tokens were out; all else is kept per run of like steps."""
+    few, many = _run(3, 100, lookahead), _run(3, 1000, lookahead)
+    assert many.steps - few.steps == 3 * 900
+    assert _bytes(many) - _bytes(few) == 3 * 8 * (many.steps - few.steps)
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])

@@ -215,14 +215,15 @@ class State:
             IllegalTransition: it is in no state that accepts it.
         """
         column = self.columns.state
-        ident, before = str(self.columns.handle[seat]), REQUEST.states[column[seat]]
-        after = REQUEST.next_state(ident, before, trigger)
+        before = REQUEST.states[int(column[seat])]
+        after = REQUEST.next_state(str(self.columns.handle[seat]), before, trigger)
         column[seat] = REQUEST.number[after]
         return after
 
     def stays(self, seats: Ints) -> list[Stay]:
         """Return the live requests in ``seats``, in that order."""
-        found = (self.seated[seat] for seat in seats.tolist())
+        numbers: list[int] = seats.tolist()
+        found = (self.seated[seat] for seat in numbers)
         return [stay for stay in found if stay is not None]
 
     # -- rows in flight -----------------------------------------------------------------------

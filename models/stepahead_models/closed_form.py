@@ -57,8 +57,26 @@ class ClosedForm:
 
     def sample(self, words: Words, places: Ints) -> Ints:
         """Return the token at each place in the sequence (prompt included); shapes broadcast."""
-        mixed = places.view(np.uint64) * _PLACE_FACTOR
-        mixed = mixed + words
+        return self._choose(places.view(np.uint64) * _PLACE_FACTOR + words)
+
+    def sample_steps(self, words: Words, firsts: Ints, steps: int) -> Ints:
+        """Return the tokens at ``steps`` places in a row; shape ``(steps, rows)``.
+
+        Args:
+            words: of the requests, shape ``(rows,)``.
+            firsts: the first place of each, shape ``(rows,)``.
+            steps: how many places.
+        """
+        mixed = firsts.view(np.uint64) * _PLACE_FACTOR
+        mixed += words
+        if steps == 1:
+            return self._choose(mixed)[None, :]
+        ahead = np.arange(steps, dtype=np.uint64)
+        ahead *= _PLACE_FACTOR
+        return self._choose(mixed + ahead[:, None])
+
+    def _choose(self, mixed: Words) -> Ints:
+        """Return the token that each word chooses; the words are used up."""
         mixed >>= _HALF
         mixed *= self._count
         mixed >>= _HALF
@@ -133,7 +151,7 @@ class UncheckedExecutor:
             return self._verify(command, command.drafts, rows, self._acceptance)
         if np.count_nonzero(rows) < len(rows):
             handles, places = handles[rows], places[rows]
-        return Samples(self._sample(handles, places[None, :]))
+        return Samples(self._sample(handles, places, 1))
 
     # -- stretches ----------------------------------------------------------------------------
 
@@ -154,7 +172,7 @@ class UncheckedExecutor:
         handles, places, rows = command.handles, command.positions + 1, command.samples
         if np.count_nonzero(rows) < len(rows):
             handles, places = handles[rows], places[rows]
-        return self._sample(handles, places + np.arange(turns + 1, dtype=np.int64)[:, None])
+        return self._sample(handles, places, turns + 1)
 
     def _verify(
         self, command: PrepareBatch, drafts: Ints, rows: Mask, acceptance: Acceptance
@@ -163,15 +181,19 @@ class UncheckedExecutor:
         handles = command.handles[rows]
         firsts = (command.positions + command.token_counts - drafts)[rows]
         drafts = drafts[rows]
-        ahead = np.arange(1 + int(drafts.max(initial=0)), dtype=np.int64)[:, None]
         requests = self._requests[handles]
         accepted = acceptance.accepted(requests, firsts - self._prompts[requests], drafts)
-        return Samples(self._sample(handles, firsts + ahead), accepted)
+        steps = 1 + int(drafts.max(initial=0))
+        return Samples(self._sample(handles, firsts, steps), accepted)
 
-    def _sample(self, handles: Ints, places: Ints) -> Ints:
-        """Return the token of each request at each place, shape ``(steps, rows)``."""
-        tokens = self._model.sample(self._words[handles], places)
+    def _sample(self, handles: Ints, firsts: Ints, steps: int) -> Ints:
+        """Return the tokens of each request from its first place on, shape ``(steps, rows)``."""
+        tokens = self._model.sample_steps(self._words[handles], firsts, steps)
         eos = self._model.eos_token_id
         if eos is not None:
-            tokens[places == self._eos_places[handles]] = eos
+            left = self._eos_places[handles] - firsts
+            # Without a sign, a place that lies behind is far ahead.
+            ending = (left.view(np.uint64) < steps).nonzero()[0]
+            if len(ending):
+                tokens[left[ending], ending] = eos
         return tokens

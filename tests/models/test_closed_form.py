@@ -74,6 +74,15 @@ def test_tokens_are_those_of_the_reference_whatever_the_lookahead(
     assert (record.outcomes != Outcome.ERRORED).all()
 
 
+@given(st.integers(0, 2**40), st.integers(1, 9))
+def test_places_in_a_row_have_the_tokens_of_each_place(first: int, steps: int) -> None:
+    """Steps at once are the steps one by one."""
+    model = ClosedForm(vocab_size=VOCABULARY, eos_token_id=EOS)
+    words, firsts = model.words(np.arange(3)), np.array([first, first + 5, 2 * first])
+    expected = [model.sample(words, firsts + step).tolist() for step in range(steps)]
+    assert model.sample_steps(words, firsts, steps).tolist() == expected
+
+
 def test_seed_request_and_place_decide_the_token_and_eos_is_never_drawn() -> None:
     """Over many draws each of the three makes a difference, and every other token comes up."""
     places = np.arange(2000)

@@ -143,7 +143,8 @@ def meant(batch: Batch, tokens: Ints, accepted: Ints | None) -> Ints:
             f"{name} returned tokens of shape {tokens.shape}; expected {expected}, one more than "
             "the most drafts of a row, and one column per sampling row"
         )
-    given: Ints = np.where(np.arange(len(tokens))[:, None] <= accepted, tokens, 0)
+    given: Ints = tokens.copy()
+    given[np.arange(len(tokens))[:, None] > accepted] = 0
     return given
 
 

@@ -352,6 +352,8 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
     if batch.drafts is not None or accepted is not None:
         tokens = meant(batch, tokens, accepted)
     check_tokens(batch, tokens)
+    if batch.drafts is None:
+        accepted = None  # none of none: nothing to roll back, behind which others may stand
     if event.ended_at >= 0 and not batch.dispatched_at <= event.ended_at <= event.at:
         raise HostContractError(
             f"batch {batch.batch_id} is reported at {event.at} to have ended at {event.ended_at}, "

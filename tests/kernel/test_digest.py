@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from stepahead import SelectionTiming
+from stepahead import KernelConfig, SelectionTiming
 from stepahead.arrays import Ints
 from stepahead.blocks import BlockPool
 from stepahead.commands import FinishReason
@@ -354,3 +354,13 @@ def test_what_no_rule_reads_leaves_the_digest_alone(stale: Fact) -> None:
     """Else stretched and single-stepped runs, which leave other rests, would not be equal."""
     missed, had = overlooked(stale, plain_states() + tier_states())
     assert missed == had > 0
+
+
+def test_in_a_large_pool_every_block_counts() -> None:
+    """Whatever NumPy leaves out when it prints a long array."""
+    state = State(KernelConfig(num_blocks=5_000))
+    seen = {digest(state)}
+    for block in (0, 17, 2_500, 4_982, 4_999):
+        state.pool.references[block] += 1
+        seen.add(digest(state))
+    assert len(seen) == 6

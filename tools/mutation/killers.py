@@ -30,6 +30,8 @@ TESTS: Final = (
     "kernel",
     "specs/test_scenarios.py",
     "specs/test_reference.py",
+    "specs/test_canonical_forms.py",
+    "specs/test_turns.py",
     "models/test_just_in_time.py",
     "models/test_simulation.py",
 )

@@ -298,9 +298,16 @@ def holds(fact: Fact, copy: Copy) -> bool | None:
     return digest(state) != before if fact(state) else None
 
 
-def overlooked(fact: Fact, taken: list[Copy]) -> tuple[int, int]:
-    """Return in how many states the digest overlooks the fact, and how many have it."""
-    seen = [told for copy in taken if (told := holds(fact, copy)) is not None]
+def overlooked(fact: Fact, taken: list[Copy], most: int = 12) -> tuple[int, int]:
+    """Return in how many states the digest overlooks the fact, and how many of them have it.
+
+    It looks until ``most`` have it, in states that are apart from each other.
+    """
+    seen: list[bool] = []
+    for start in range(7):
+        for copy in taken[start::7]:
+            if len(seen) < most and (told := holds(fact, copy)) is not None:
+                seen.append(told)
     return seen.count(False), len(seen)
 
 

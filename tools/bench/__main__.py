@@ -39,7 +39,11 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Run the chosen sections."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     sections: dict[str, Callable[[argparse.Namespace], list[Figures]]] = {
         "steps": bench_steps,
         "lives": bench_lives,

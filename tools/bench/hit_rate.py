@@ -26,7 +26,9 @@ from stepahead_tools.settings import resolve
 
 def main() -> None:
     """Count, run, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--block-size", type=int, default=512)
     parser.add_argument("--requests", type=int, help="the first so many; default: all")

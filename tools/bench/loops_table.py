@@ -261,7 +261,9 @@ def put(page: str, name: str, lines: list[str]) -> str:
 
 def main() -> None:
     """Run everything and print or write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("traces", type=Path)
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--write", action="store_true")

@@ -138,7 +138,9 @@ def _at_50(figures: Distribution | None) -> float:
 
 def main() -> None:
     """Run all rows and print them."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--requests", type=int, default=500, help="the first so many")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     options = parser.parse_args()

@@ -89,7 +89,9 @@ def _at(figures: Distribution | None, percent: int) -> float:
 
 def main() -> None:
     """Run all rows and print them."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--requests", type=int, default=2000, help="the first so many")
     parser.add_argument("--load", type=float, default=0.6, help="share of the eager capacity")

@@ -77,7 +77,7 @@ def _advise(options: AdviseOptions) -> None:
     Searches the load, or the number of clients, at which each loop gives the most requests/s that
     meet --goodput while --slo holds. Then compares the loops at the eager loop's best load: what
     overlap costs in TTFT, how long preparation must be before it pays, and how short outputs and
-    cancels eat the gain. Takes about a minute for 300 requests.
+    cancels eat the gain. Takes about half a minute of CPU time for 300 requests.
     """
     from stepahead_tools.advise import advise  # noqa: PLC0415 # imported when it runs
 

@@ -61,7 +61,7 @@ def advise(options: AdviseOptions) -> None:
     place = _place(options)
     scans = len(CPU_FACTORS) + len(OUTPUT_FACTORS) + len(CANCEL_PERCENTS)
     total = len(_LOOPS) * (points_max(place) + 1 + scans)
-    with ProgressBar("simulated runs", total) as bar:
+    with ProgressBar("simulating", total, unit="runs") as bar:
         count = _Count(bar)
         found = {loop: best_point(place, loop, count) for loop in _LOOPS}
         best = {loop.name: point for loop, (point, _) in found.items()}

@@ -24,7 +24,7 @@ def calibrate_profile(options: CalibrateOptions) -> None:
     envelope = load_envelope(profile.name)
     simulate = ClosedLoop(profile, envelope.lengths)
     console = Console()
-    with ProgressBar("closed loops", len(envelope.rows)) as bar:
+    with ProgressBar("simulating", len(envelope.rows), unit="closed loops") as bar:
         runs = 0
 
         def counted(row: EnvelopeRow, cpu: CpuModel) -> Prediction:

@@ -13,17 +13,21 @@ PATIENCE_S: Final = 1.0
 
 
 class ProgressBar:
-    """Call it with the number of requests that have ended; close it with ``with``.
+    """Call it with the number of units that are done; close it with ``with``.
 
     Args:
         label: what is going on.
-        total: requests in all.
+        total: units in all.
         console: where to draw; standard error when None.
+        unit: what is counted, in the plural.
     """
 
-    def __init__(self, label: str, total: int, console: Console | None = None) -> None:
+    def __init__(
+        self, label: str, total: int, console: Console | None = None, *, unit: str = "requests"
+    ) -> None:
         self._label: Final = label
         self._total: Final = total
+        self._unit: Final = unit
         self._console: Final = console or Console(file=sys.stderr)
         self._begun: Final = time.monotonic()
         self._bar: Progress | None = None
@@ -39,7 +43,7 @@ class ProgressBar:
             self._bar.stop()
 
     def __call__(self, ended: int) -> None:
-        """Show that ``ended`` requests have ended."""
+        """Show that ``ended`` units are done."""
         if self._bar is None:
             waited = time.monotonic() - self._begun
             if not self._console.is_terminal or waited < PATIENCE_S:
@@ -48,7 +52,7 @@ class ProgressBar:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("requests"),
+                TextColumn(self._unit),
                 TimeElapsedColumn(),
                 console=self._console,
                 transient=True,

@@ -184,7 +184,7 @@ def row(hunted: Hunted) -> tuple[str, str, str, str]:
     """Return the cells of one line: mutant, who noticed, what was tried, seconds."""
     by = ", ".join(hunted.keys) if hunted.killed else "SURVIVES"
     unit = "scenarios" if hunted.search == "walk" else "states"
-    return hunted.name, by, f"{hunted.search}, {hunted.tried} {unit}", f"{hunted.seconds:.1f}"
+    return hunted.name, by, f"{hunted.search}, {hunted.tried} {unit}", f"{hunted.seconds:.1f} s"
 
 
 def matrix(hunts: Iterable[Hunted]) -> list[tuple[str, int, int, str]]:

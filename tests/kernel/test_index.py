@@ -87,3 +87,21 @@ def test_a_page_that_is_taken_back_may_be_one_that_is_wanted() -> None:
         index.put(keys, keys)
         assert index.find(keys).tolist() == keys.tolist()
         index.drop(keys)
+
+
+def test_room_grows_page_by_page_and_keeps_what_is_known() -> None:
+    """Every key below it may be asked for, the last one too, and so may -1."""
+    index = KeyIndex()
+    known: dict[int, int] = {}
+    for page in range(40):
+        key = 512 * page + page
+        index.make_room(key)
+        assert key < index.room <= 2 * key + 2048
+        index.put(np.array([key]), np.array([page]))
+        known[key] = page
+        assert index.find(np.array(list(known))).tolist() == list(known.values())
+        others = np.array([-1, index.room - 1, key - 1])
+        assert index.find(others).tolist() == [UNKNOWN] * 3
+    before = index.room
+    index.make_room(0)
+    assert index.room == before

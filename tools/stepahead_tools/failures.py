@@ -24,6 +24,7 @@ from stepahead_tools.errors import (
     OptionError,
     Survived,
 )
+from stepahead_tools.extras import lacking
 
 FOUND_WRONG: Final = 1
 NOT_USABLE: Final = 2
@@ -57,6 +58,9 @@ def failure(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         return f"stepahead: {error.filename}: {reason}; check the path", NOT_USABLE
+    if isinstance(error, ModuleNotFoundError):
+        told = lacking(error)
+        return None if told is None else (f"stepahead: {told}", NOT_USABLE)
     if isinstance(error, OverflowError):
         sentence = "a time or a size went beyond 64 bits; lower what was asked for"
         return f"stepahead: {sentence} ({error})", NOT_USABLE

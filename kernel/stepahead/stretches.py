@@ -82,6 +82,8 @@ def _repeats(state: State, steady: Steady) -> bool:
         return False
     if timing is not None and timing.learns(outstanding[0]):
         return False
+    if outstanding[-1].batch_id - outstanding[0].batch_id != state.config.lookahead:
+        return False  # a batch between them was refused, and its number is used no more
     expected = BatchState.DISPATCHED
     for batch in outstanding:
         if batch.state is not expected or not _is_one(state, steady, batch):
@@ -102,7 +104,8 @@ def _is_one(state: State, steady: Steady, batch: Batch) -> bool:
         return False
     in_prompt = batch.positions < state.columns.prompt[batch.seats]
     same = (batch.ends - batch.positions == steady.counts) & (in_prompt != steady.samples)
-    return bool(same.all())
+    # Who computes again what was sampled before a preemption returns no token behind its prompt.
+    return bool((same & (batch.samples == steady.samples)).all())
 
 
 def repeat(state: State, limit: int) -> Repeat | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from stepahead.config import BatchPreference, KernelConfig, WaitingOrder
 from stepahead.events import (
     BatchExecuted,
     BatchPrepared,
+    BatchRefused,
     Event,
     HostReady,
     RequestArrived,
@@ -50,11 +52,16 @@ class Plan:
 
 @dataclass
 class Driver:
-    """A host for one kernel."""
+    """A host for one kernel.
+
+    The first batch that is selected after any of ``refusals`` device steps cannot be built.
+    """
 
     kernel: Kernel
     plans: list[Plan]
+    refusals: frozenset[int] = frozenset()
     steps: int = 0
+    refused: set[int] = field(default_factory=set[int])
     plan_of: dict[int, Plan] = field(default_factory=dict[int, Plan])
     tokens: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     ends: list[tuple[int, str, int]] = field(default_factory=list[tuple[int, str, int]])
@@ -65,7 +72,7 @@ class Driver:
         for command in self.kernel.step(given):
             match command:
                 case PrepareBatch():
-                    self.give(BatchPrepared(batch_id=command.batch_id, at=self.steps))
+                    self.give(self.built(command.batch_id))
                     self.give(HostReady(at=self.steps))
                 case EmitTokens():
                     columns = command.tokens.T.tolist()
@@ -75,6 +82,13 @@ class Driver:
                     self.ends.append((command.handle, command.reason.value, command.output_tokens))
                 case _:
                     pass
+
+    def built(self, batch_id: int) -> Event:
+        """Return what becomes of a batch that is to be built."""
+        if self.steps in self.refusals - self.refused:
+            self.refused.add(self.steps)
+            return BatchRefused(batch_id=batch_id, at=self.steps)
+        return BatchPrepared(batch_id=batch_id, at=self.steps)
 
     def clients(self) -> None:
         """Let those come and go whose time it is."""
@@ -99,9 +113,9 @@ class Driver:
         self.give(HostReady(at=self.steps))
 
     def undisturbed(self) -> int:
-        """Return how many steps pass before the next client comes or goes."""
-        times = [t for plan in self.plans for t in (plan.arrives, plan.leaves) if t > self.steps]
-        return min(times, default=1 << 20) - self.steps
+        """Return how many steps pass before a client comes or goes, or a batch is refused."""
+        times = {t for plan in self.plans for t in (plan.arrives, plan.leaves)} | self.refusals
+        return min((t for t in times if t > self.steps), default=1 << 20) - self.steps
 
     def execute(self, batch: BatchView, steps: int) -> None:
         """Let the device run the batch, and the next ones of the same rows, ``steps`` in all."""
@@ -163,7 +177,7 @@ CONFIGS = st.builds(
     block_size=st.sampled_from([1, 4]),
     max_concurrency=st.integers(1, 5),
     max_num_batched_tokens=st.integers(2, 12),
-    max_tokens_per_row=st.sampled_from([3, 5, 1 << 20]),
+    max_tokens_per_row=st.sampled_from([1, 3, 5, 1 << 20]),
     max_model_len=st.just(80),
     lookahead=st.integers(0, 3),
     order=st.sampled_from(WaitingOrder),
@@ -174,9 +188,11 @@ CONFIGS = st.builds(
 )
 
 
-def run(config: KernelConfig, plans: list[Plan]) -> Iterator[Repeat]:
+def run(
+    config: KernelConfig, plans: list[Plan], refusals: frozenset[int] = frozenset()
+) -> Iterator[Repeat]:
     """Drive both kernels to the end, and yield each stretch that one of them took."""
-    leaping, single = (Driver(Kernel(config), plans) for _ in range(2))
+    leaping, single = (Driver(Kernel(config), plans, refusals) for _ in range(2))
     for _ in range(2000):
         for driver in (leaping, single):
             driver.clients()
@@ -206,10 +222,15 @@ def run(config: KernelConfig, plans: list[Plan]) -> Iterator[Repeat]:
     assert (leaping.tokens, leaping.ends) == (single.tokens, single.ends)
 
 
-@given(config=CONFIGS, plans=PLANS)
-def test_a_leap_is_the_same_as_its_steps(config: KernelConfig, plans: list[Plan]) -> None:
-    """State, counters, tokens and ends agree, whatever the rows: decode rows, and long prompts."""
-    for repeat in run(config, plans):
+@given(config=CONFIGS, plans=PLANS, refusals=st.frozensets(st.integers(0, 20), max_size=4))
+def test_a_leap_is_the_same_as_its_steps(
+    config: KernelConfig, plans: list[Plan], refusals: frozenset[int]
+) -> None:
+    """State, counters, tokens and ends agree, whatever the rows: decode rows, and long prompts.
+
+    Batches that are refused leave gaps in the numbers of those behind them.
+    """
+    for repeat in run(config, plans, refusals):
         event("a prompt goes on" if (repeat.counts > 1).any() else "rows decode")
 
 
@@ -235,3 +256,40 @@ def test_prompts_are_crossed_in_stretches_with_and_without_rows_beside_them() ->
             for repeat in run(config, plans)
         )
         assert {(True, True), (True, False), (False, True)} <= set(kinds), (lookahead, kinds)
+
+
+@pytest.mark.parametrize("lookahead", [1, 2, 3])
+@pytest.mark.parametrize("refused", range(4))
+def test_no_stretch_begins_over_the_number_of_a_refused_batch(lookahead: int, refused: int) -> None:
+    """It would go on with that number; behind it there are stretches again."""
+    config = KernelConfig(num_blocks=200, max_num_batched_tokens=2, lookahead=lookahead)
+    plans = [Plan(0, 60, 12, 0, -1, 1, 0)]
+    repeats = [repeat for repeat in run(config, plans, frozenset([refused])) if repeat.steps > 4]
+    assert (repeats[0].counts > 1).all()
+
+
+@pytest.mark.parametrize("lookahead", [1, 2, 3])
+def test_a_prompt_beside_a_request_that_computes_its_output_again(lookahead: int) -> None:
+    """Token by token, both are rows of one token, and only the newest batch says who samples.
+
+    Two requests outgrow the pool, one is preempted; a prompt comes at any time around its return.
+    """
+    config = KernelConfig(
+        num_blocks=20,
+        block_size=1,
+        max_num_batched_tokens=4,
+        max_tokens_per_row=1,
+        max_model_len=80,
+        lookahead=lookahead,
+        eos_token_id=EOS,
+    )
+    crossed = 0
+    for arrives in range(6, 24):
+        plans = [
+            Plan(1, 5, 10, 0, -1, 1, 0),
+            Plan(0, 5, 14, 0, -1, 2, 0),
+            Plan(arrives, 9, 2, 0, -1, 3, 0),
+        ]
+        for repeat in run(config, plans):
+            crossed += bool(((repeat.handles == 3) & (repeat.positions < 9)).any())
+    assert crossed

@@ -50,6 +50,15 @@ def test_a_loop_that_changes_nothing_does_not_pay(figures: RunMetrics) -> None:
     )
 
 
+def test_a_change_that_rounds_to_nothing_has_no_minus(figures: RunMetrics) -> None:
+    """A loss of 0.0 % reads like a loss."""
+    changed = said(
+        figures, output_tokens_per_s=Fraction(99_999, 1_000), tpot=flat(8), ttft=flat(49.999_99)
+    )
+    assert "tokens/s +0.0 %" in changed
+    assert "-0.0" not in changed
+
+
 def test_a_loop_that_is_worse_at_one_depends(figures: RunMetrics) -> None:
     """More tokens/s at a longer TPOT is for the user to judge."""
     assert said(figures, output_tokens_per_s=Fraction(110), tpot=flat(11)).startswith(

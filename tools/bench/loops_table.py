@@ -249,7 +249,7 @@ def digits(time: float) -> str:
 
 def change(before: float, after: float) -> str:
     """Return the relative change in percent."""
-    return f"{100 * (after / before - 1):+.1f} %" if before else "-"
+    return f"{100 * (after / before - 1):+z.1f} %" if before else "-"
 
 
 def put(page: str, name: str, lines: list[str]) -> str:

@@ -86,7 +86,7 @@ def paced() -> list[str]:
 
 def pair(before: float, after: float, digits: int) -> list[str]:
     """Return two numbers and their relative change as table cells."""
-    return [f"{before:.{digits}f}", f"{after:.{digits}f}", f"{100 * (after / before - 1):+.1f} %"]
+    return [f"{before:.{digits}f}", f"{after:.{digits}f}", f"{100 * (after / before - 1):+z.1f} %"]
 
 
 def main() -> None:

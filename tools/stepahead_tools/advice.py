@@ -91,7 +91,7 @@ def sentences(advice: Advice) -> Iterator[str]:
         yield _recommendation(advice, name)
     for loop in (OVERLAP.name, JUST_IN_TIME.name):
         costs = [
-            f"{_at(advice.same[loop], percent) - _at(advice.same[EAGER.name], percent):+.1f} ms "
+            f"{_at(advice.same[loop], percent) - _at(advice.same[EAGER.name], percent):+z.1f} ms "
             f"({_percent(_relative(advice.same, loop, percent))}) at p{percent}"
             for percent in (50, 99)
         ]
@@ -223,7 +223,7 @@ def _relative(points: Mapping[str, Point], loop: str, percent: int) -> float:
 
 
 def _percent(change: float) -> str:
-    return f"{100 * change:+.1f} %"
+    return f"{100 * change:+z.1f} %"
 
 
 # -- JSON -----------------------------------------------------------------------------------------

@@ -82,10 +82,10 @@ def _table(rows: Sequence[Comparison]) -> Table:
             f"{measured.concurrency:.1f}",
             f"{measured.tokens_per_s:.1f}",
             f"{simulated.tokens_per_s:.1f}",
-            f"{row.tokens_error:+.1%}",
+            f"{row.tokens_error:+z.1%}",
             f"{measured.tpot_ms:.2f}",
             f"{simulated.tpot_ms:.2f}",
-            f"{row.tpot_error:+.1%}",
+            f"{row.tpot_error:+z.1%}",
             idle,
             "fitted" if measured.fitted else "held out",
         )

@@ -49,7 +49,7 @@ def _first_token(before: RunMetrics, after: RunMetrics) -> str:
     for percent in (50, 99):
         cost_ns = after.ttft.at(percent) - before.ttft.at(percent)
         change = _change(Fraction(before.ttft.at(percent)), Fraction(after.ttft.at(percent)))
-        parts.append(f"{cost_ns / _NS_PER_MS:+.1f} ms ({_percent(change)}) at p{percent}")
+        parts.append(f"{cost_ns / _NS_PER_MS:+z.1f} ms ({_percent(change)}) at p{percent}")
     return f"TTFT changes by {' and '.join(parts)}"
 
 
@@ -62,4 +62,4 @@ def _change(before: Fraction | None, after: Fraction | None) -> Fraction:
 
 
 def _percent(change: Fraction) -> str:
-    return f"{float(change) * 100:+.1f} %"
+    return f"{float(change) * 100:+z.1f} %"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -164,6 +166,33 @@ def test_a_token_may_be_0_and_whatever_it_likes_in_a_row_whose_request_has_ended
     emitted, *_ = kernel.step(BatchExecuted(batch_id=1, tokens=tokens(-1, 0), at=0))
     assert isinstance(emitted, EmitTokens)
     assert emitted.tokens.tolist() == [[0]]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1, 3])
+@pytest.mark.parametrize("limits", [{}, {"max_tokens_per_row": 1}], ids=["whole", "in parts"])
+def test_that_no_draft_was_accepted_is_the_same_as_saying_nothing(
+    limits: dict[str, object], lookahead: int
+) -> None:
+    """Batches that stand behind one without drafts stay where they are, whatever its report says.
+
+    Blocks of one token, so that a roll-back that finds something to give back would show.
+    """
+    options = limits | {"lookahead": lookahead, "block_size": 1, "num_blocks": 16}
+    silent, talking = make(**options), make(**options)
+    for kernel in (silent, talking):
+        kernel.step(arrival("a", prompt=3, tokens=6))
+        kernel.step(arrival("b", prompt=2, tokens=6))
+    while not silent.idle():
+        for kernel in (silent, talking):
+            while kernel.step(HostReady(at=0)):
+                kernel.step(BatchPrepared(batch_id=kernel.batches()[-1].batch_id, at=0))
+        assert talking.digest() == silent.digest()
+        batch = silent.batches()[0]
+        sampling = [row.samples for row in batch.rows].count(True)
+        back = BatchExecuted(batch_id=batch.batch_id, tokens=np.full((1, sampling), 11), at=0)
+        said = replace(back, accepted=np.zeros(sampling, dtype=np.int64))
+        assert repr(talking.step(said)) == repr(silent.step(back))
+    assert silent.counters.values() == talking.counters.values()
 
 
 def test_host_ready_while_a_batch_is_being_built_is_refused() -> None:

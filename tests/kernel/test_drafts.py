@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -584,30 +582,3 @@ def test_a_batch_without_drafts_may_say_that_none_was_accepted() -> None:
     (emit,) = kernel.step(result(1, (12,), most=0))
     assert isinstance(emit, EmitTokens)
     assert (emit.tokens.tolist(), emit.counts) == ([[12]], None)
-
-
-@pytest.mark.parametrize("lookahead", [0, 1, 3])
-@pytest.mark.parametrize("limits", [{}, {"max_tokens_per_row": 1}], ids=["whole", "in parts"])
-def test_that_none_was_accepted_is_the_same_as_saying_nothing(
-    limits: dict[str, object], lookahead: int
-) -> None:
-    """Batches that stand behind one without drafts stay where they are, whatever its report says.
-
-    Blocks of one token, so that a roll-back that finds something to give back would show.
-    """
-    options = limits | {"lookahead": lookahead, "num_speculative_tokens": 0, "block_size": 1}
-    silent, talking = make(**options), make(**options)
-    for kernel in (silent, talking):
-        arrive(kernel, 3, 2, max_tokens=6)
-    while not silent.idle():
-        for kernel in (silent, talking):
-            while kernel.step(HostReady(at=0)):
-                kernel.step(BatchPrepared(batch_id=kernel.batches()[-1].batch_id, at=0))
-        assert talking.digest() == silent.digest()
-        batch = silent.batches()[0]
-        sampling = [row.samples for row in batch.rows].count(True)
-        tokens = np.full((1, sampling), 11)
-        back = BatchExecuted(batch_id=batch.batch_id, tokens=tokens, at=0)
-        said = replace(back, accepted=numbers(*[0] * sampling))
-        assert repr(talking.step(said)) == repr(silent.step(back))
-    assert silent.counters.values() == talking.counters.values()

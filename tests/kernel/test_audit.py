@@ -11,7 +11,7 @@ import pytest
 from stepahead.arrays import Ints
 from stepahead.blocks import BlockPool
 from stepahead.state import State
-from stepahead.views import Audit, Place, audit, view_blocks
+from stepahead.views import Audit, Place, audit, view_blocks, view_pools
 from stepahead_specs.runs import Copy, copies, wandered
 
 #: Damages a state and returns the sentence that says so, or returns None where it cannot.
@@ -203,3 +203,13 @@ def test_every_block_is_where_its_holders_say() -> None:
     assert pinned
     assert fenced
     assert keyed
+
+
+def test_pools_as_columns_say_the_same() -> None:
+    """Of the host pages there is nothing to tell where there are none."""
+    for state in states():
+        blocks, pages = view_pools(state)
+        views = view_blocks(state)
+        assert blocks.references.tolist() == [view.references for view in views]
+        assert (pages is None) == (not state.config.host_pages)
+        assert pages is None or pages.references.tolist() == state.pages.references.tolist()

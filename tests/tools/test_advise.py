@@ -141,6 +141,32 @@ def test_advise_names_a_loop_and_says_what_it_costs(tiny_trace: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("arguments", "arrivals"),
+    [
+        ((), "arrivals  scaled; load 1 is the eager capacity of "),
+        (
+            ("--poisson", "--seeds", "1"),
+            "arrivals  drawn at random; load 1 is the eager capacity of ",
+        ),
+        (("--vary", "concurrency"), "arrivals  closed loops, whose number of clients is searched"),
+    ],
+)
+def test_advise_says_first_what_it_searches_on(
+    tiny_trace: Path, tmp_path: Path, arguments: tuple[str, ...], arrivals: str
+) -> None:
+    """Trace, device and lines left out: figures without them are of nothing."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(f"{tiny_trace.read_text(encoding='utf-8')}no line\n", encoding="utf-8")
+    asked = ("--goodput", "ttft:3", "--skip-bad-lines", *arguments)
+    done = run("advise", str(trace), *SMALL, *asked)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("trace     trace (")
+    assert arrivals in done.stdout
+    assert "skipped   1 bad lines" in done.stdout
+    assert "device    fast, " in done.stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (

@@ -33,6 +33,7 @@ from stepahead_tools.search import Place, best_point, points_max, try_point
 from stepahead_tools.service_levels import ServiceLevel, preset, service_levels
 from stepahead_tools.session import STANDARD_OUTPUT, check_targets
 from stepahead_tools.settings import DEMO, resolve
+from stepahead_tools.tables import show_configuration
 from stepahead_tools.unused import Need, given, needs_of_a_run, refuse_unused
 
 _LOOPS: Final = (EAGER, OVERLAP, JUST_IN_TIME)
@@ -59,6 +60,9 @@ def advise(options: AdviseOptions) -> None:
         OptionError, TraceError, DeviceModelError, OSError: what was asked for cannot run.
     """
     place = _place(options)
+    console = Console(quiet=options.json == STANDARD_OUTPUT)
+    scene = set_up(place.trace, place.settings, place.profile, None)
+    show_configuration(console, scene, _LOOPS, _arrivals(place))
     scans = len(CPU_FACTORS) + len(OUTPUT_FACTORS) + len(CANCEL_PERCENTS)
     total = len(_LOOPS) * (points_max(place) + 1 + scans)
     with ProgressBar("simulating", total, unit="runs") as bar:
@@ -78,11 +82,20 @@ def advise(options: AdviseOptions) -> None:
             outputs=list(output_scan(place, _LOOPS, load, count)),
             cancels=list(cancel_scan(place, _LOOPS, load, count)),
         )
-    show_advice(Console(quiet=options.json == STANDARD_OUTPUT), advice)
+    show_advice(console, advice)
     if options.json == STANDARD_OUTPUT:
         sys.stdout.write(encode(advice_document(advice)))
     elif options.json is not None:
         options.json.write_text(encode(advice_document(advice)), encoding="utf-8", newline="\n")
+
+
+def _arrivals(place: Place) -> str:
+    """Return how requests come in the search, in words."""
+    if place.clients:
+        return "closed loops, whose number of clients is searched"
+    drawn = "drawn at random" if place.poisson else "scaled"
+    capacity = float(place.capacity_per_s)
+    return f"{drawn}; load 1 is the eager capacity of {capacity:.3f} requests/s, measured"
 
 
 def _refuse(options: AdviseOptions) -> None:

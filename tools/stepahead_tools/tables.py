@@ -37,8 +37,16 @@ class Line:
     better: int
 
 
-def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, str]]:
-    """Yield the effective configuration as label and words."""
+def configuration(
+    scene: Scene, loops: Sequence[Loop], arrivals: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the effective configuration as label and words.
+
+    Args:
+        scene: what is set up.
+        loops: what runs there.
+        arrivals: how requests come, where that is not the pacing of the scene.
+    """
     settings, trace = scene.settings, scene.trace
     yield (
         "trace",
@@ -50,7 +58,7 @@ def configuration(scene: Scene, loops: Sequence[Loop]) -> Iterator[tuple[str, st
     capacity = scene.capacity_per_s
     measured = "" if capacity is None else f" of {float(capacity):.3f} requests/s, measured"
     warm = f", the first {settings.warmup} not in the statistics" if settings.warmup else ""
-    yield "arrivals", settings.pacing.words() + measured + warm
+    yield "arrivals", (arrivals or settings.pacing.words() + measured) + warm
     if trace.bad_lines:
         yield "skipped", f"{len(trace.bad_lines)} bad lines; the first: {trace.bad_lines[0]}"
     yield (
@@ -129,10 +137,12 @@ def _caches(settings: Settings) -> Iterator[tuple[str, str]]:
         )
 
 
-def show_configuration(console: Console, scene: Scene, loops: Sequence[Loop]) -> None:
-    """Print the effective configuration."""
+def show_configuration(
+    console: Console, scene: Scene, loops: Sequence[Loop], arrivals: str | None = None
+) -> None:
+    """Print the effective configuration, with the arguments of `configuration`."""
     indent = 10
-    for label, words in configuration(scene, loops):
+    for label, words in configuration(scene, loops, arrivals):
         lines = wrap(words, max(console.width - indent, 20))
         for place, line in enumerate(lines):
             console.print(

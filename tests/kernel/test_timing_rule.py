@@ -8,8 +8,10 @@ quarter, the margin grows by 2 % of the step, and by so much less falls as a lat
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -210,6 +212,29 @@ def test_what_is_predicted_follows_from_all_that_was_seen(
         other.waits(batch)
         other.executed(batch, batch.dispatched_at + turn.span_ns + 90, late=not turn.late)
     assert repr(timing) == before, "a copy learns for itself alone"
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_what_is_predicted_follows_from_long_histories_as_well(seed: int) -> None:
+    """A few sizes come again and again, each with times of its own, and turns that repeat it."""
+    random = Random(seed)  # noqa: S311 - repeatable, not secret
+    sizes = random.sample(VOLUMES, 4)
+    history: list[Turn] = []
+    for _ in range(60):
+        number = random.randrange(4)
+        repeats = bool(history) and random.random() < 0.5
+        history.append(
+            Turn(
+                volume=history[-1].volume if repeats else sizes[number],
+                fresh=not repeats,
+                built_ns=10 * (number + 1) + random.randrange(9),
+                span_ns=400 * (number + 2) + random.randrange(-40, 40),
+                late=random.random() < 0.3,
+                waits=random.random() < 0.8,
+            )
+        )
+    margin = random.choice((30_000, 5_000, 480_000, 499_999, 500_000, 500_001))
+    agree(history, random.choice((1, 10_000, 500_000)), again=seed % 4 == 0, margin=margin)
 
 
 @given(st.integers(0, 20), st.integers(500, 3_000), st.sampled_from([10_000, 250_000]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,14 +83,55 @@ configs = st.builds(
 )
 
 
+def ints(*keys: int) -> Ints:
+    """Return keys as an array."""
+    return np.array(keys, dtype=np.int64)
+
+
+#: For each field of a request, what is on and around its limits.
+AROUND: dict[str, tuple[object, ...]] = {
+    "prompt_length": (-1, 0, 1, 2, 5, 6, 7, 8, 9, 39, 40),
+    "max_tokens": (0, 1, 2, 9, 1 << 70),
+    "arrived_at": (0, 4, 5),
+    "priority": (1, 2**20, -(2**20), 2**20 + 1, -(2**20) - 1),
+    "min_tokens": (-1, 1, 2, 3),
+    "ignore_eos": (True,),
+    "stop_token_ids": ((0,), (1, 0), (0, -1), (-1,)),
+    "block_keys": (
+        *(ints(), ints(0), ints(4, 2), ints(2, 4), ints(3, 3), ints(3, 4, 3), ints(4, 2, 1)),
+        *(ints(KEY_LIMIT - 1), ints(0, KEY_LIMIT), ints(0, -1), ints(1, 2, 3), ints(1, 2, 3, 4)),
+        *(ints(1, 2).reshape(1, 2), np.array([1.0]), np.array([1], dtype=np.int32)),
+    ),
+    "remote_blocks": (-1, 0, 1),
+}
+CONFIGS = [
+    PLAIN,
+    replace(PLAIN, num_blocks=2),
+    replace(PLAIN, max_model_len=6),
+    replace(PLAIN, max_model_len=40, num_blocks=19),
+    replace(PLAIN, prefix_caching=False, order=WaitingOrder.PRIORITY),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("field", AROUND)
+def test_one_limit_at_a_time(field: str, config: KernelConfig) -> None:
+    """On the limit one enters, beyond it one is refused."""
+    base = replace(GOOD, prompt_length=6, max_tokens=2, at=5)
+    for value in AROUND[field]:
+        enters_or_not(replace(base, **{field: value}), config)  # type: ignore[arg-type] # as declared
+
+
 @given(arrivals, configs)
 def test_a_request_enters_unless_a_limit_speaks_against_it(
     event: RequestArrived, config: KernelConfig
 ) -> None:
-    """The first reason in the order of the rules is the one that is told; refusals leave no trace.
+    """The first reason in the order of the rules is the one that is told."""
+    enters_or_not(event, config)
 
-    Who enters waits as it asked.
-    """
+
+def enters_or_not(event: RequestArrived, config: KernelConfig) -> None:
+    """Check the answer of an empty kernel; a refusal leaves no trace, who enters waits as asked."""
     kernel = Kernel(config)
     before = kernel.digest()
     (answer,) = kernel.step(event)

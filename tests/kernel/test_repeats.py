@@ -75,6 +75,18 @@ def busy(number: int) -> Bench:
     return bench
 
 
+def crowded(number: int) -> Bench:
+    """Return a run of three that decode at once, until blocks run out in the middle of it."""
+    config = KernelConfig(
+        num_blocks=20 + number, block_size=1 + number % 2, max_model_len=24, lookahead=number % 3
+    )
+    bench = Bench(config, HashModel(), checked=False)
+    for name in "abc":
+        bench.arrive(Ask(request_id=name, prompt=(ord(name), 1, 2), max_tokens=19))
+    bench.drain()
+    return bench
+
+
 def follows(runs: Iterable[Bench]) -> int:
     """Follow all runs; return how often there was something to forget."""
     return sum(forgetful(bench) for bench in runs)
@@ -167,5 +179,11 @@ def describes(told: Repeat, running: BatchView, selected: list[PrepareBatch]) ->
 
 def test_a_stretch_is_the_steps_that_it_stands_for() -> None:
     """The same state, tokens and counts; what was told of its blocks is what the steps take."""
-    runs = [*map(busy, range(24)), *map(walked, range(30)), *(wandered(s, 8) for s in range(10))]
-    assert sum(stretched(bench, 1 + number % 9) for number, bench in enumerate(runs)) > 200
+    runs = [
+        *map(busy, range(24)),
+        *map(crowded, range(9)),
+        *map(walked, range(30)),
+        *(wandered(s, 8) for s in range(10)),
+    ]
+    limits = (1, 30, 2, 5, 30)
+    assert sum(stretched(bench, limits[n % 5]) for n, bench in enumerate(runs)) > 200

@@ -246,7 +246,8 @@ class BlockPool:
         if not len(blocks):
             return _NOTHING
         queued_at = self._position[blocks]
-        self._leave_queue(blocks[queued_at >= 0], queued_at[queued_at >= 0])
+        queued = queued_at >= 0
+        self._leave_queue(blocks[queued], queued_at[queued])
         waiting = blocks[queued_at == _WAITING]
         self._position[waiting] = _HELD_AND_LISTED
         self.pending_count -= len(waiting)

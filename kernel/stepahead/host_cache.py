@@ -309,15 +309,14 @@ def _void(state: State, load: Transfer) -> None:
         return
     if stay is None or stay.seat == NO_SEAT:
         return
-    seats = np.array([stay.seat])
     for batch in state.outstanding:
         row = batch.row_of(stay.seat)
         if row is not None:
             batch.lose(row, FinishReason.ERROR)
             state.counters.discarded_rows += batch.state is BatchState.DISPATCHED
     if REQUEST.states[int(state.columns.state[stay.seat])] is RequestState.PREPARED:
-        state.move(seats, RequestTrigger.WITHDRAW)
+        state.move_one(stay.seat, RequestTrigger.WITHDRAW)
     else:
-        state.move(seats, RequestTrigger.FILL)
-        state.move(seats, RequestTrigger.PREEMPT)
+        state.move_one(stay.seat, RequestTrigger.FILL)
+        state.move_one(stay.seat, RequestTrigger.PREEMPT)
     state.requeue(stay)

@@ -201,13 +201,13 @@ def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:
         pool.release(columns.table[seat, len(receipt.blocks) : columns.blocks[seat]].copy(), 0)
         pool.undo_hit(receipt)
         columns.blocks[seat] = 0
-        state.move(np.array([seat]), RequestTrigger.WITHDRAW)
+        state.move_one(seat, RequestTrigger.WITHDRAW)
         state.vacate(stay)
         state.waiting.add(stay)
     for stay in state.stays(seats):
         if state.newest_row(stay.seat):
             continue
-        state.move(np.array([stay.seat]), RequestTrigger.RESTORE)
+        state.move_one(stay.seat, RequestTrigger.RESTORE)
         if columns.intent[stay.seat] == Intent.PREEMPT.value:
             state.preempt(stay)
     state.pass_fences()

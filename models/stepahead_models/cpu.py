@@ -88,7 +88,7 @@ class CpuModel:
 
     def build_ns(self, shape: BatchShape) -> int:
         """Return the time to build the input buffers of a batch."""
-        return self.scaled_ns(self.build.total_ns(shape.rows, shape.tokens, shape.new_blocks))
+        return self.build_like_ns(shape.rows, shape.tokens, shape.new_blocks)
 
     def build_like_ns(self, rows: int, tokens: int, new_blocks: int) -> int:
         """Return `build_ns` of a batch of that size without making its shape."""

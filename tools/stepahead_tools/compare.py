@@ -26,7 +26,7 @@ def compare(options: CompareOptions) -> None:
     session = open_session(options, loops)
     records = {loop.name: run(session, loop) for loop in session.loops}
     metrics = {name: figures(session, record) for name, record in records.items()}
-    show_metrics(session.console, metrics)
+    show_metrics(session.screen, metrics)
     write_result(session, metrics)
     found = list(disagreements(session.scene, records))
     if found:
@@ -34,9 +34,8 @@ def compare(options: CompareOptions) -> None:
         raise Disagreement(f"the loops disagree: {'; '.join(found[:_SHOWN_MAX])}{more}")
     reference, *others = metrics.items()
     for other in others:
-        session.console.print(verdict(reference, other), highlight=False)
-    session.console.print(
+        session.screen.paragraph(verdict(reference, other))
+    session.screen.paragraph(
         "Every request completed in more than one loop got the same tokens; no KV block leaked.",
-        style="dim",
-        highlight=False,
+        "dim",
     )

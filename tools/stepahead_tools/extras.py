@@ -6,11 +6,12 @@ Imports nothing that an extra brings, so that it can speak when they are missing
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError, requires
 
 
 def lacking(error: ModuleNotFoundError) -> str | None:
     """Return what to install for a missing module; None where no extra of ours brings it."""
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 # when it fails
+
     name = (error.name or "").partition(".")[0]
     try:
         requirements = requires("stepahead") or []

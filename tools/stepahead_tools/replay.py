@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from stepahead_tools.agreement import disagreements
 from stepahead_tools.engines import replayed_loop
 from stepahead_tools.errors import Disagreement, OptionError
 from stepahead_tools.options import ReplayOptions
+from stepahead_tools.screen import Screen
 from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
 from stepahead_tools.settings import DEMO
 from stepahead_tools.tables import show_metrics
@@ -36,7 +35,7 @@ def replay(options: ReplayOptions) -> None:
     session = open_session(options, (loop,))
     record = run(session, loop)
     metrics = {loop.name: figures(session, record)}
-    show_metrics(session.console, metrics)
+    show_metrics(session.screen, metrics)
     write_result(session, metrics)
     found = list(disagreements(session.scene, {loop.name: record}))
     if found:
@@ -64,11 +63,7 @@ def _replay_journal(options: ReplayOptions) -> None:
 
     replayed = replay_journal(Path(options.trace))
     torn = " The file ends in the middle of a line, which was left out." if replayed.torn else ""
-    Console().print(
-        f"{replayed.lines} events replayed: same commands, same digests.{torn}\n"
-        f"chained digest  {replayed.digest}\n"
-        f"kernel's state  {replayed.state}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    screen = Screen()
+    screen.line(f"{replayed.lines} events replayed: same commands, same digests.{torn}")
+    screen.line(f"chained digest  {replayed.digest}")
+    screen.line(f"kernel's state  {replayed.state}")

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from structlog.typing import FilteringBoundLogger
-
 from stepahead import Kernel
 from stepahead_models.product import to_toml
 from stepahead_models.profiles import load_profile
@@ -18,7 +15,7 @@ from stepahead_models.record import RunRecord
 from stepahead_models.traces import demo_trace, read_trace
 from stepahead_tools.engines import Engine, open_engine
 from stepahead_tools.errors import OptionError
-from stepahead_tools.logs import start_log
+from stepahead_tools.logs import Log, start_log
 from stepahead_tools.loops import Loop
 from stepahead_tools.machine_options import LogFormatChoice
 from stepahead_tools.metrics import RunMetrics, measure
@@ -26,6 +23,7 @@ from stepahead_tools.options import RunOptions
 from stepahead_tools.progress import ProgressBar
 from stepahead_tools.results import config, encode, result
 from stepahead_tools.runs import Scene, run_loop, set_up
+from stepahead_tools.screen import Screen
 from stepahead_tools.settings import DEMO, resolve
 from stepahead_tools.tables import show_configuration
 from stepahead_tools.unused import Need, needs_of_a_run, refuse_unused
@@ -51,15 +49,15 @@ class Session:
         engine: the configuration that it runs by.
         loops: how, in order.
         log: for what happens meanwhile.
-        console: for people; silent when the result goes to standard output.
+        screen: for people; silent when the result goes to standard output.
     """
 
     options: RunOptions
     scene: Scene
     engine: Engine
     loops: Sequence[Loop]
-    log: FilteringBoundLogger
-    console: Console
+    log: Log
+    screen: Screen
 
 
 def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
@@ -83,8 +81,8 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     count = len(trace) if settings.limit is None else min(len(trace), settings.limit)
     with ProgressBar("capacity", count) as progress:
         scene = set_up(trace, settings, profile, progress)
-    console = Console(quiet=options.json == STANDARD_OUTPUT)
-    show_configuration(console, scene, loops)
+    screen = Screen(quiet=options.json == STANDARD_OUTPUT)
+    show_configuration(screen, scene, loops)
     if trace.bad_lines:
         log.warning("bad lines skipped", count=len(trace.bad_lines))
     if settings.npu_queue_limit > 1:
@@ -98,9 +96,7 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
             product_version=engine.version.value,
             **config(scene, loops),
         )
-    return Session(
-        options=options, scene=scene, engine=engine, loops=loops, log=log, console=console
-    )
+    return Session(options=options, scene=scene, engine=engine, loops=loops, log=log, screen=screen)
 
 
 def print_configuration(options: RunOptions, loops: Sequence[Loop]) -> None:

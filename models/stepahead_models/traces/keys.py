@@ -125,10 +125,10 @@ def _joined(
     starts = np.repeat(trace.hash_offsets[:-1], np.diff(trace.hash_offsets))
     place = np.arange(identities.size) - starts
     ends_block = (place % per_block == per_block - 1) & (tokens == trace.hash_block_size)
-    distinct, keys = np.unique(identities[ends_block], return_inverse=True)
+    distinct, keys = _numbered(identities[ends_block])
     ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(ends_block)))
     offsets = ends[trace.hash_offsets]
-    return _block_keys(block_size, distinct.size, offsets, 1, offsets, keys.astype(np.int64))
+    return _block_keys(block_size, distinct.size, offsets, 1, offsets, keys)
 
 
 def _identities(
@@ -146,18 +146,32 @@ def _identities(
     lasts = offsets[1:][some] - 1
     tokens[lasts] = np.minimum(size, (trace.input_lengths - (counts - 1) * size)[some])
     # Renumbered first, so that id and token count fit one integer whatever the ids are.
-    _, dense = np.unique(trace.hash_ids, return_inverse=True)
-    pairs, identities = np.unique(dense * (size + 1) + tokens, return_inverse=True)
+    _, dense = _numbered(trace.hash_ids)
+    pairs, identities = _numbered(dense * (size + 1) + tokens)
     parents = np.concatenate((np.full(1, -1, dtype=np.int64), identities[:-1]))
     parents[offsets[:-1][some]] = -1
     any_parent = np.empty(pairs.size, dtype=np.int64)
     any_parent[identities] = parents
     if bool(np.all(any_parent[identities] == parents)):
-        return identities.astype(np.int64), tokens, (pairs % (size + 1)).astype(np.int64)
+        return identities, tokens, pairs % (size + 1)
     chained = _chained(identities.tolist(), (parents < 0).tolist())
     identity_tokens = np.empty(int(chained.max()) + 1, dtype=np.int64)
     identity_tokens[chained] = tokens
     return chained, tokens, identity_tokens
+
+
+def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct values in order, and the place of each value among them.
+
+    As `numpy.unique` does, which imports all of `numpy.ma` for it.
+    """
+    order = values.argsort(kind="stable")
+    ordered = values[order]
+    begins = np.ones(len(values), dtype=np.bool_)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    numbers = np.empty(len(values), dtype=np.int64)
+    numbers[order] = begins.cumsum() - 1
+    return ordered[begins], numbers
 
 
 def _chained(contents: Iterable[int], is_first: Iterable[bool]) -> NDArray[np.int64]:

@@ -44,16 +44,17 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_gets_colours_and_only_what_it_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """The codes do not shift the columns, and who wants no colours gets none."""
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    Screen().table(HEADER, SECTIONS)
-    coloured = sys.stdout.getvalue()  # type: ignore[attr-defined]
-    assert "\x1b[32m +3.0%\x1b[0m" in coloured
-    assert coloured.isascii()
-    monkeypatch.setattr(sys, "stdout", Terminal())
-    monkeypatch.setenv("NO_COLOR", "1")
-    Screen().table(HEADER, SECTIONS)
-    assert sys.stdout.getvalue() == re.sub(r"\x1b\[\d+m", "", coloured)  # type: ignore[attr-defined]
+    plain, coloured = Terminal(), Terminal()
+    for target in (plain, coloured):
+        monkeypatch.setattr(sys, "stdout", target)
+        if target is plain:
+            monkeypatch.setenv("NO_COLOR", "1")
+        else:
+            monkeypatch.delenv("NO_COLOR")
+        Screen().table(HEADER, SECTIONS)
+    assert "\x1b[32m +3.0%\x1b[0m" in coloured.getvalue()
+    assert coloured.getvalue().isascii()
+    assert plain.getvalue() == re.sub(r"\x1b\[\d+m", "", coloured.getvalue())
 
 
 def test_a_quiet_screen_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:

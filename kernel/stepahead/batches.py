@@ -51,7 +51,7 @@ class Batch:
         Raises:
             IllegalTransition: the batch is in no state that accepts the trigger.
         """
-        self.state = BATCH.next_state(str(self.batch_id), self.state, trigger)
+        self.state = BATCH.next_state(self.batch_id, self.state, trigger)
 
     def row_of(self, seat: int) -> int | None:
         """Return the row of the request in ``seat``, or None. A live request has at most one."""

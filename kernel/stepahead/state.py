@@ -203,9 +203,9 @@ class State:
         column = REQUEST.edges[trigger]
         before = self.columns.state[seats]
         after = column[before]
-        if len(after) and after[row := after.argmin()] == ILLEGAL:
-            ident = str(self.columns.handle[seats[row]])
-            raise REQUEST.refusal(ident, REQUEST.states[int(before[row])], trigger)
+        if len(after) and after.item(row := after.argmin()) == ILLEGAL:
+            handle = self.columns.handle.item(seats.item(row))
+            raise REQUEST.refusal(handle, REQUEST.states[before.item(row)], trigger)
         self.columns.state[seats] = after
 
     def move_one(self, seat: int, trigger: RequestTrigger) -> RequestState:
@@ -215,8 +215,8 @@ class State:
             IllegalTransition: it is in no state that accepts it.
         """
         column = self.columns.state
-        before = REQUEST.states[int(column[seat])]
-        after = REQUEST.next_state(str(self.columns.handle[seat]), before, trigger)
+        before = REQUEST.states[column.item(seat)]
+        after = REQUEST.next_state(self.columns.handle.item(seat), before, trigger)
         column[seat] = REQUEST.number[after]
         return after
 
@@ -322,7 +322,7 @@ class State:
         seat = stay.seat
         trigger = _END_TRIGGER[reason]
         if seat == NO_SEAT:
-            stay.state = REQUEST.next_state(str(stay.handle), stay.state, trigger)
+            stay.state = REQUEST.next_state(stay.handle, stay.state, trigger)
             outputs = len(stay.sampled)
             self.waiting.remove(stay)
             self.steady = None

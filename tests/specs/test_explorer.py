@@ -150,7 +150,7 @@ def test_every_declared_edge_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
             taken.add(("request", REQUEST.states[number].name, trigger.name))
         move(state, seats, trigger)
 
-    def watched_next(table: StateTable[S, T], ident: str, state: S, trigger: T) -> Enum:
+    def watched_next(table: StateTable[S, T], ident: int, state: S, trigger: T) -> Enum:
         machine: str = table.name
         taken.add((machine, state.name, trigger.name))
         return next_state(table, ident, state, trigger)

@@ -63,14 +63,14 @@ class Witness:
                 self.requests[int(state.columns.handle[seat])] = after
 
         def seen_next(
-            table: StateTable[Enum, Enum], ident: str, state: Enum, trigger: Enum
+            table: StateTable[Enum, Enum], ident: int, state: Enum, trigger: Enum
         ) -> Enum:
             after = next_state(table, ident, state, trigger)
             self.taken.add((state, trigger))
             if isinstance(after, RequestState):
-                self.requests[int(ident)] = after
+                self.requests[ident] = after
             elif isinstance(after, BatchState):
-                self.batches[int(ident)] = after
+                self.batches[ident] = after
             return after
 
         with (

@@ -3,8 +3,11 @@
 The first line is a header with the schema and the kernel's configuration. Every other line has the
 event, the commands, how many device steps the event stands for, and a digest that chains all lines
 so far: the first 128 bits of SHA-256 over the digest before and the canonical bytes of the line
-without it. Every 1,024th line also has a digest of the kernel's whole state. A line counts once its
-line feed is written, so a journal that was cut at any byte is good up to its last whole line.
+without it. Every 1,024th event also has a digest of the kernel's whole state. A line counts once
+its line feed is written, so a journal that was cut at any byte is good up to its last whole line.
+
+The last line says how many events there were. It is written when the run has come to its end, so a
+journal without it is one of a run that broke, or was cut. Journals of schema 1 have no such line.
 """
 
 from __future__ import annotations
@@ -23,7 +26,10 @@ from stepahead.events import BatchExecuted, Event
 from stepahead_models.codec import Json, canonical, decode_config, decode_event, encode
 from stepahead_models.errors import JournalError, TraceMismatch
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+#: The first schema whose journals end with a mark.
+_END_MARKED: Final = 2
+_READ: Final = (1, SCHEMA)
 STATE_EVERY: Final = 1024
 _DIGEST_CHARS: Final = 32
 _START: Final = "0" * _DIGEST_CHARS
@@ -62,7 +68,9 @@ def _steps(event: Event) -> int:
 
 
 class JournalWriter:
-    """Writes a journal; give it to a `Simulation` as an observer, and close it.
+    """Writes a journal; give it to a `Simulation` as an observer, inside a ``with`` block.
+
+    Leaving the block ends the journal with its mark, unless by an error: then the run has no end.
 
     Args:
         path: the file, which is replaced.
@@ -78,25 +86,24 @@ class JournalWriter:
         self._write({"journal": SCHEMA, "config": encode(kernel.config)})
 
     def __enter__(self) -> Self:
-        """Return itself; leaving closes the file."""
+        """Return itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self.close()
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Write the end mark, where nothing went wrong, and close the file."""
+        if error is None:
+            self._write({"end": self.lines})
+        self._file.close()
 
     def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Write one line."""
         self.lines += 1
-        self._write(_body(event, commands))
-
-    def close(self) -> None:
-        """Write what is buffered and close the file."""
-        self._file.close()
+        line = _body(event, commands)
+        if self.lines % STATE_EVERY == 0:
+            line["state"] = self._kernel.digest()
+        self._write(line)
 
     def _write(self, line: dict[str, Json]) -> None:
-        if self.lines and self.lines % STATE_EVERY == 0:
-            line["state"] = self._kernel.digest()
         body = canonical(line)
         self.digest = _chain(self.digest, body)
         self._file.write(body[:-1] + f',"digest":"{self.digest}"}}\n'.encode())
@@ -107,20 +114,29 @@ class Replay:
     """What a replay found: the journal tells the truth, up to ``lines``.
 
     Args:
+        schema: the form of the file.
         lines: events that were replayed.
-        digest: chained digest after the last of them.
+        digest: chained digest after the last line.
         state: digest of the kernel's state at the end.
+        ended: the file has its end mark; never so before schema 2.
         torn: the file ends in the middle of a line, which was ignored.
     """
 
+    schema: int
     lines: int
     digest: str
     state: str
+    ended: bool
     torn: bool
 
+    @property
+    def incomplete(self) -> bool:
+        """Tell whether an end mark should be there and is not."""
+        return not self.ended and self.schema >= _END_MARKED
 
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
-    """Yield number (from 1) and content of every whole line.
+
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Json] | None]]:
+    """Yield number (from 1) and content of every line; None for one that is not whole.
 
     Raises:
         JournalError: a whole line is no JSON object.
@@ -128,6 +144,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             if not raw.endswith(b"\n"):
+                yield number, None
                 return
             try:
                 line = json.loads(raw)
@@ -142,26 +159,52 @@ def replay_journal(path: Path) -> Replay:
     """Feed the events of a journal to a new kernel and compare everything.
 
     Raises:
-        JournalError: the file is no journal of this schema.
+        JournalError: the file is no journal of a schema that is read here, or goes on behind its
+            end.
         TraceMismatch: the first line that the kernel answers otherwise, or that was changed.
     """
-    lines = read_lines(path)
-    nothing: dict[str, Json] = {}
-    _, header = next(lines, (0, nothing))
-    if header.get("journal") != SCHEMA:
+    name, lines = path.name, read_lines(path)
+    _, header = next(lines, (0, None))
+    header = header or {}
+    schema = header.get("journal")
+    if not isinstance(schema, int) or schema not in _READ:
         raise JournalError(
-            f"{path.name} is no journal of schema {SCHEMA}; "
-            f"its first line says {header.get('journal')!r}"
+            f"{name} is no journal of schema {' or '.join(map(str, _READ))}; its first line says "
+            f"{schema!r}"
         )
-    digest = _check(path.name, 1, header, _START, None)
+    digest = _check(name, 1, header, _START, None)
     kernel = Kernel(decode_config(header.get("config")))
-    last = 1
+    events, ended, torn = 0, False, False
     for number, line in lines:
-        digest = _replay_line(path.name, number, line, digest, kernel)
-        last = number
-    with path.open("rb") as file:
-        torn = sum(1 for _ in file) > last
-    return Replay(lines=last - 1, digest=digest, state=kernel.digest(), torn=torn)
+        if ended:
+            raise JournalError(f"{name} line {number} stands behind the end of the journal")
+        if line is None:
+            torn = True
+        elif schema >= _END_MARKED and "end" in line:
+            digest = _check_end(name, number, line, digest, events)
+            ended = True
+        else:
+            digest = _replay_line(name, number, line, digest, kernel)
+            events += 1
+    return Replay(
+        schema=schema,
+        lines=events,
+        digest=digest,
+        state=kernel.digest(),
+        ended=ended,
+        torn=torn,
+    )
+
+
+def _check_end(name: str, number: int, line: dict[str, Json], digest: str, events: int) -> str:
+    if line["end"] != events:
+        raise TraceMismatch(
+            journal=name,
+            line=number,
+            recorded=f"the end after {line['end']} events",
+            replayed=f"the end after {events} events",
+        )
+    return _check(name, number, line, digest, None)
 
 
 def _replay_line(name: str, number: int, line: dict[str, Json], digest: str, kernel: Kernel) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -41,7 +42,7 @@ from stepahead_models.codec import (
 )
 from stepahead_models.errors import JournalError, TraceMismatch
 from stepahead_models.examples import VOCABULARY, mixed_workload, roofline_device
-from stepahead_models.journal import JournalWriter, replay_journal
+from stepahead_models.journal import JournalWriter, Replay, replay_journal
 from stepahead_models.simulation import Simulation
 from stepahead_models.tokens import HistoryHash
 
@@ -73,15 +74,18 @@ def _write(path: Path, *, count: int = 12, stretches: bool = True) -> tuple[Jour
 
 @pytest.mark.parametrize("stretches", [False, True])
 def test_a_journal_replays_to_the_same_digests(tmp_path: Path, stretches: bool) -> None:  # noqa: FBT001
-    """All lines, the chained digest and the state at the end."""
+    """All lines, the chained digest, the state at the end, and that it is the end."""
     journal, state = _write(tmp_path / "run.jsonl", stretches=stretches)
     replay = replay_journal(tmp_path / "run.jsonl")
-    assert (replay.lines, replay.digest, replay.state, replay.torn) == (
-        journal.lines,
-        journal.digest,
-        state,
-        False,
+    assert replay == Replay(
+        schema=2,
+        lines=journal.lines,
+        digest=journal.digest,
+        state=state,
+        ended=True,
+        torn=False,
     )
+    assert not replay.incomplete
 
 
 def test_every_1024th_line_holds_the_state_and_a_changed_one_is_found(tmp_path: Path) -> None:
@@ -116,8 +120,74 @@ def test_a_journal_cut_at_any_byte_is_good_up_to_its_last_whole_line(tmp_path: P
     for cut in sorted(cuts):
         path.write_bytes(whole[:cut])
         replay = replay_journal(path)
-        assert replay.lines == sum(end <= cut for end in ends) - 1
+        lines = sum(end <= cut for end in ends)
+        assert replay.ended is (lines == len(ends))
+        assert replay.incomplete is not replay.ended
+        assert replay.lines == lines - 1 - replay.ended
         assert replay.torn is (cut not in ends)
+
+
+def _break(path: Path) -> None:
+    """Write the journal of a run that breaks after its first event."""
+    with JournalWriter(path, Kernel(CONFIG)) as journal:
+        journal(HostReady(at=1), ())
+        raise ZeroDivisionError
+
+
+def test_the_journal_of_a_run_that_broke_has_no_end(tmp_path: Path) -> None:
+    """Its events are all there are, and they are not a whole run."""
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(ZeroDivisionError):
+        _break(path)
+    replay = replay_journal(path)
+    assert (replay.lines, replay.ended, replay.incomplete, replay.torn) == (1, False, True, False)
+
+
+def test_events_that_are_missing_before_the_end_are_counted(tmp_path: Path) -> None:
+    """A journal that was cut in the middle and still has its end says how many there were."""
+    path = tmp_path / "run.jsonl"
+    journal, _ = _write(path, count=1)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], lines[-1]]))
+    with pytest.raises(TraceMismatch) as caught:
+        replay_journal(path)
+    assert str(caught.value) == (
+        "run.jsonl line 4 is the first that differs\n"
+        f"  recorded: the end after {journal.lines} events\n"
+        "  replayed: the end after 2 events"
+    )
+
+
+@pytest.mark.parametrize("more", [b"{}\n", b"{"])
+def test_nothing_stands_behind_the_end(tmp_path: Path, more: bytes) -> None:
+    """Two journals in one file are no journal."""
+    path = tmp_path / "run.jsonl"
+    journal, _ = _write(path, count=1)
+    path.write_bytes(path.read_bytes() + more)
+    with pytest.raises(JournalError) as caught:
+        replay_journal(path)
+    assert str(caught.value) == (
+        f"run.jsonl line {journal.lines + 3} stands behind the end of the journal"
+    )
+
+
+def test_a_journal_of_the_first_schema_says_nothing_of_its_end(tmp_path: Path) -> None:
+    """It replays as before; whether there were more events is not known."""
+    path = tmp_path / "run.jsonl"
+    journal, state = _write(path, count=1)
+    digest, old = "0" * 32, b""
+    for number, raw in enumerate(path.read_bytes().splitlines()[:-1]):
+        line = json.loads(raw)
+        del line["digest"]
+        if number == 0:
+            line["journal"] = 1
+        digest = hashlib.sha256(digest.encode() + canonical(line)).hexdigest()[:32]
+        old += canonical(line | {"digest": digest}) + b"\n"
+    path.write_bytes(old)
+    replay = replay_journal(path)
+    assert (replay.schema, replay.lines, replay.state) == (1, journal.lines, state)
+    assert not replay.ended
+    assert not replay.incomplete
 
 
 def test_a_changed_token_is_found_in_its_line_with_both_sides(tmp_path: Path) -> None:
@@ -171,8 +241,9 @@ def test_an_event_that_cannot_have_happened_is_a_mismatch(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "run.jsonl is no journal of schema 1; its first line says None"),
-        (b'{"journal":2}\n', "run.jsonl is no journal of schema 1; its first line says 2"),
+        (b"", "run.jsonl is no journal of schema 1 or 2; its first line says None"),
+        (b'{"journal":2}', "run.jsonl is no journal of schema 1 or 2; its first line says None"),
+        (b'{"journal":3}\n', "run.jsonl is no journal of schema 1 or 2; its first line says 3"),
         (b"[1]\n", "run.jsonl line 1 is no JSON object"),
         (
             b"[" * 100_000 + b"\n",

@@ -99,8 +99,9 @@ def _check(options: CheckOptions) -> None:
     """Check a history that any engine has written.
 
     A history is a file of JSON lines. Prints what was checked, what was found and what could not be
-    checked. The engine is not needed, nor is the kernel. The format is that of
-    stepahead_specs.conformance.history; how to write one stands in specs/conformance.md.
+    checked; where a rule is broken, that alone. The engine is not needed, nor is the kernel. The
+    format is that of stepahead_specs.conformance.history; how to write one stands in
+    specs/conformance.md.
     """
     from stepahead_tools.histories import check  # noqa: PLC0415 # imported when it runs
 

@@ -14,11 +14,15 @@ class Disagreement(StepaheadError):
 
 
 class Incomplete(StepaheadError):
-    """An exploration found something wrong, or did not see everything: no pass either way."""
+    """An exploration or a journal is not whole, or shows something wrong: no pass either way."""
 
 
 class Survived(StepaheadError):
     """A mutant of the kernel lives: no invariant noticed its defect."""
+
+
+class RunBroken(StepaheadError):
+    """An event of a checked run breaks a rule."""
 
 
 class HistoryBroken(StepaheadError):

@@ -15,13 +15,13 @@ from stepahead_models.product import (
 )
 from stepahead_models.traces import TraceError
 from stepahead_specs.conformance.history import HistoryError
-from stepahead_specs.invariants import InvariantViolated
 from stepahead_specs.mutants import StaleMutant
 from stepahead_tools.errors import (
     Disagreement,
     HistoryBroken,
     Incomplete,
     OptionError,
+    RunBroken,
     Survived,
 )
 from stepahead_tools.extras import lacking
@@ -48,7 +48,7 @@ _CODES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Incomplete, FOUND_WRONG),
     (SanitizerError, FOUND_WRONG),
     (TraceMismatch, FOUND_WRONG),
-    (InvariantViolated, FOUND_WRONG),
+    (RunBroken, FOUND_WRONG),
     (SimulationError, FOUND_WRONG),
 )
 

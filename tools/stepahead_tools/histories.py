@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,10 +27,14 @@ class CheckOptions:
             show_default=False,
         ),
     ] = None
+    page: Annotated[
+        bool,
+        typer.Option("--page", help="Print the whole page of results also where a rule is broken."),
+    ] = False
 
 
 def check(options: CheckOptions) -> None:
-    """Check a history and print the page of results.
+    """Check a history; print the page of results, or what is broken and how to see it again.
 
     Raises:
         HistoryBroken: a line breaks a rule.
@@ -39,10 +44,25 @@ def check(options: CheckOptions) -> None:
     from stepahead_specs.conformance.checker import check_history  # noqa: PLC0415 # for this alone
 
     checked = check_history(options.history, _waived(options.waive or []))
-    typer.echo(checked.page(), nl=False)
+    if checked.line is None or options.page:
+        typer.echo(checked.page(), nl=False)
+    else:
+        typer.echo(f"{checked.verdict()}\n\n{_again(options, checked.line)}")
     if checked.line is not None:
         keys = ", ".join(dict.fromkeys(violation.key for violation in checked.violations))
         raise HistoryBroken(f"{options.history}:{checked.line}: breaks {keys}")
+
+
+def _again(options: CheckOptions, line: int) -> str:
+    """Return the commands that show the same once more: from less, and with everything."""
+    waivers = [word for waiver in options.waive or [] for word in ("--waive", waiver)]
+    start = shlex.join(["head", "-n", str(line), str(options.history)])
+    short = shlex.join(["stepahead", "check", "short.jsonl", *waivers])
+    whole = shlex.join(["stepahead", "check", str(options.history), *waivers, "--page"])
+    return (
+        f"The lines up to there are enough: {start} > short.jsonl; {short}\n"
+        f"What was checked, and what was not: {whole}"
+    )
 
 
 def _waived(waivers: list[str]) -> dict[str, str]:

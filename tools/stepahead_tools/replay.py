@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stepahead_tools.agreement import disagreements
 from stepahead_tools.engines import replayed_loop
-from stepahead_tools.errors import Disagreement, OptionError
+from stepahead_tools.errors import Disagreement, Incomplete, OptionError
 from stepahead_tools.options import ReplayOptions
 from stepahead_tools.screen import Screen
 from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
@@ -24,6 +24,7 @@ def replay(options: ReplayOptions) -> None:
     Raises:
         Disagreement: a cancelled request got wrong tokens, or KV blocks leaked.
         TraceMismatch: the journal differs from what the kernel does.
+        Incomplete: the journal has no end mark.
     """
     if options.trace != DEMO and is_journal(Path(options.trace)):
         _replay_journal(options)
@@ -61,9 +62,22 @@ def _replay_journal(options: ReplayOptions) -> None:
         )
     from stepahead_models.journal import replay_journal  # noqa: PLC0415 # for a journal only
 
-    replayed = replay_journal(Path(options.trace))
-    torn = " The file ends in the middle of a line, which was left out." if replayed.torn else ""
+    path = Path(options.trace)
+    replayed = replay_journal(path)
+    said = [f"{replayed.lines} events replayed: same commands, same digests."]
+    if replayed.torn:
+        said.append("The file ends in the middle of a line, which was left out.")
+    if not replayed.ended and not replayed.incomplete:
+        said.append(
+            f"Journals of schema {replayed.schema} have no end mark, so nothing tells whether "
+            "there were more."
+        )
     screen = Screen()
-    screen.line(f"{replayed.lines} events replayed: same commands, same digests.{torn}")
+    screen.line(" ".join(said))
     screen.line(f"chained digest  {replayed.digest}")
     screen.line(f"kernel's state  {replayed.state}")
+    if replayed.incomplete:
+        raise Incomplete(
+            f"{path.name} is incomplete: it holds {replayed.lines} events and no end mark; the run "
+            "broke there, or the file was cut"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,28 +12,46 @@ from stepahead import Kernel
 from stepahead.commands import Command
 from stepahead.events import Event
 from stepahead_models.simulation import Observer
+from stepahead_tools.errors import RunBroken
 
 #: Batches that have ended are forgotten beyond this many, so that long runs stay small.
 _BATCHES_KEPT: Final = 64
 
 
 class InvariantCheck:
-    """Checks every invariant after each step of a kernel; see `stepahead_specs.invariants`."""
+    """Checks every invariant after each step of a kernel; see `stepahead_specs.invariants`.
 
-    def __init__(self, kernel: Kernel) -> None:
+    Args:
+        kernel: the one whose events and commands come; it has seen none yet.
+        journal: where they are written meanwhile, or None.
+    """
+
+    def __init__(self, kernel: Kernel, journal: Path | None = None) -> None:
         from stepahead_specs.observation import Observation  # noqa: PLC0415 # with --check only
         from stepahead_specs.observer import Observer as Watch  # noqa: PLC0415
         from stepahead_specs.observer import limits  # noqa: PLC0415
 
         self._kernel = kernel
         self._watch = Watch(Observation(limits(kernel.config)))
+        self._journal = journal
+        self._events = 0
 
     def __call__(self, event: Event, commands: tuple[Command, ...]) -> None:
         """Check one step, and each of the single steps that a stretch stands for.
 
         Raises:
-            InvariantViolated: something does not hold.
+            RunBroken: something does not hold; it names the event, and how to keep the run.
         """
+        from stepahead_specs.invariants import InvariantViolated  # noqa: PLC0415
+
+        self._events += 1
+        try:
+            self._check(event, commands)
+        except InvariantViolated as error:
+            where = f"event {self._events}, {type(event).__name__} at {event.at} ns"
+            raise self._broken(where, error) from error
+
+    def _check(self, event: Event, commands: tuple[Command, ...]) -> None:
         from stepahead_specs.accounts import account  # noqa: PLC0415
         from stepahead_specs.invariants import check  # noqa: PLC0415
 
@@ -52,11 +71,21 @@ class InvariantCheck:
         """Check what must hold once nothing is left to do.
 
         Raises:
-            InvariantViolated: something does not hold.
+            RunBroken: something does not hold.
         """
-        from stepahead_specs.invariants import Kind, check  # noqa: PLC0415
+        from stepahead_specs.invariants import InvariantViolated, Kind, check  # noqa: PLC0415
 
-        check(self._watch.seen, Kind.EVENTUALLY)
+        try:
+            check(self._watch.seen, Kind.EVENTUALLY)
+        except InvariantViolated as error:
+            raise self._broken(f"the end, after {self._events} events", error) from error
+
+    def _broken(self, where: str, error: AssertionError) -> RunBroken:
+        way_out = "add --journal FILE to keep the events up to there"
+        if self._journal is not None:
+            again = shlex.join(["stepahead", "replay", str(self._journal)])
+            way_out = f"{self._journal} has the events up to there; {again}"
+        return RunBroken(f"{where}, breaks a rule\n{error}\n{way_out}")
 
 
 @contextmanager
@@ -70,12 +99,12 @@ def watchers(
             from stepahead_models.journal import JournalWriter  # noqa: PLC0415 # with --journal
 
             observers.append(stack.enter_context(JournalWriter(journal, kernel)))
-        invariants = InvariantCheck(kernel) if check else None
+        invariants = InvariantCheck(kernel, journal) if check else None
         if invariants is not None:
             observers.append(invariants)
         yield observers
-        if invariants is not None:
-            invariants.drained()
+    if invariants is not None:
+        invariants.drained()
 
 
 def journal_path(journal: Path | None, loop: str, *, several: bool) -> Path | None:

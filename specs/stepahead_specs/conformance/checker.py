@@ -12,7 +12,7 @@ from stepahead_specs.conformance.judge import Judge, PartlyToldError
 from stepahead_specs.conformance.page import page
 from stepahead_specs.conformance.parts import Scope
 from stepahead_specs.conformance.words import sentence
-from stepahead_specs.invariants import Violation
+from stepahead_specs.invariants import Violation, summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,17 @@ class Checked:
     fact: str
     violations: tuple[Violation, ...]
 
+    def verdict(self) -> str:
+        """Return what was found: in one line, then what is broken."""
+        if self.line is None:
+            return "No rule that could be checked is broken."
+        return f"BROKEN at line {self.line} ({self.fact}):\n{summary(self.violations)}"
+
     def page(self) -> str:
         """Return the one-page result."""
-        if self.line is None:
-            verdict = "No rule that could be checked is broken."
-        else:
-            broken = "; ".join(f"{v.key}: {v.sentence}" for v in self.violations)
-            verdict = f"BROKEN at line {self.line} ({self.fact}): {broken}"
         counted = ", ".join(f"{count} {kind}" for kind, count in self.facts.items()) or "no facts"
         searched = [f"one history, {self.path.name}: {counted}"]
-        return page(self.scheduler, verdict, searched, self.scope, self.goals, driven=False)
+        return page(self.scheduler, self.verdict(), searched, self.scope, self.goals, driven=False)
 
 
 def check_history(path: Path, waived: Mapping[str, str] | None = None) -> Checked:

@@ -25,7 +25,7 @@ def page(  # noqa: PLR0913 - a page has six parts
 
     Args:
         scheduler: its name.
-        verdict: one sentence.
+        verdict: what was found.
         searched: one line per search, with its bounds and its size.
         scope: which rules were run and which were not; None if nothing was run.
         goals: situations that were reached, with the number of steps that reached them.

@@ -13,7 +13,7 @@ from stepahead.config import KernelConfig
 from stepahead.events import Event
 from stepahead.kernel import Kernel
 from stepahead_specs.accounts import account
-from stepahead_specs.invariants import Kind, violations
+from stepahead_specs.invariants import Kind, summary, violations
 from stepahead_specs.observation import Observation
 from stepahead_specs.observer import Observer, limits
 
@@ -26,7 +26,7 @@ def first(config: KernelConfig) -> Observation:
 def after(
     seen: Observation, event: Event, commands: tuple[Command, ...], kernel: Kernel
 ) -> tuple[Observation, list[str]]:
-    """Return the observation after one more step, and one sentence per violation."""
+    """Return the observation after one more step, and what is violated, in sentences."""
     copy = seen.copy()
     Observer(copy).saw(event, commands)
     copy.accounted(account(kernel))
@@ -34,4 +34,4 @@ def after(
     if kernel.idle():
         broken += violations(copy, Kind.EVENTUALLY)
     copy.forget()
-    return copy, [str(violation) for violation in broken]
+    return copy, summary(broken).splitlines()

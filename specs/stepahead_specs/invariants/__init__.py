@@ -15,6 +15,7 @@ from stepahead_specs.invariants.registry import (
     Violation,
     check,
     invariant,
+    summary,
     violations,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "invariant",
     "lives",
     "service",
+    "summary",
     "tiers",
     "tokens",
     "violations",

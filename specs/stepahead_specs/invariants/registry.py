@@ -16,6 +16,9 @@ from stepahead_specs.observation import Observation
 
 Rule: TypeAlias = Callable[[Observation], Iterator[str]]
 
+#: One mistake may show in every block of a pool; a few of them say as much.
+_TOLD_PER_RULE: Final = 3
+
 
 class Kind(Enum):
     """When an invariant is checked: after every step, or once everything has drained."""
@@ -58,12 +61,25 @@ class Violation:
         return f"{self.key} ({self.name.replace('_', ' ')}) at step {self.step}: {self.sentence}"
 
 
+def summary(violations: Iterable[Violation]) -> str:
+    """Return the first violations of each broken rule, a line each, and how many more it has."""
+    by_rule: dict[str, list[Violation]] = {}
+    for violation in violations:
+        by_rule.setdefault(violation.name, []).append(violation)
+    lines: list[str] = []
+    for found in by_rule.values():
+        lines += map(str, found[:_TOLD_PER_RULE])
+        if (more := len(found) - _TOLD_PER_RULE) > 0:
+            lines[-1] += f"; and {more} more"
+    return "\n".join(lines)
+
+
 class InvariantViolated(AssertionError):
     """A scheduler broke at least one invariant."""
 
     def __init__(self, violations: list[Violation]) -> None:
         self.violations = violations
-        super().__init__("\n".join(str(violation) for violation in violations))
+        super().__init__(summary(violations))
 
 
 INVARIANTS: Final[list[Invariant]] = []

@@ -43,6 +43,11 @@ class Receipt:
     layout: int
     forgotten: Ints
 
+    def part(self, start: int, stop: int) -> Receipt:
+        """Return the receipt of some granted blocks in a row."""
+        kept = slice(start, stop)
+        return Receipt(self.blocks[kept], self.queued_at[kept], self.layout, self.forgotten[kept])
+
     def subset(self, mask: Mask) -> Receipt:
         """Return the receipt of some of the granted blocks."""
         if mask.all():

@@ -10,6 +10,7 @@ at the first ending token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class Repeat:
 def horizon(state: State, limit: int) -> int:
     """Return how many turns, at most ``limit``, keep the rows of the dispatched batch."""
     steady = state.steady
-    if steady is None or not _repeats(state, steady):
+    if steady is None or steady.turns < 1 or not _repeats(state, steady):
         return 0
     available = untouched(state)
     # So many turns take more blocks than there are, whatever the rows; no need to look further.
@@ -167,58 +168,52 @@ def leap(state: State, tokens: Ints) -> None:
     The caller has checked that `horizon` allows them.
     """
     turns, steady = len(tokens), _kept(state)
-    columns = state.columns
-    outstanding = state.outstanding
-    seats = steady.seats
-    sampling = seats if steady.decode else seats[steady.samples]
-    known = columns.known[sampling]
-    offsets = known - columns.prompt[sampling]
-    columns.tokens[sampling[:, None], offsets[:, None] + np.arange(turns)] = tokens.T
+    columns, outstanding, seats = state.columns, state.outstanding, steady.seats
     growth = _growth(state, steady, turns)
-    rows, slots = growth.rows, growth.slots
-    # What a batch was granted must stay undoable, so the last selections take theirs one by one.
-    ahead = min(turns, len(outstanding))
-    lasts = np.arange(turns - ahead, turns + 1)
-    bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
-    grants: list[tuple[Receipt, Ints]] = []
-    start = 0
-    for stop in bounds:
-        receipt = state.pool.take(stop - start)
-        taken = rows[start:stop]
-        columns.table[seats[taken], slots[start:stop]] = receipt.blocks
-        grants.append((receipt, taken))
-        start = stop
-    columns.blocks[seats] += np.bincount(rows, minlength=len(seats))
-    columns.known[sampling] = known + turns
-    columns.scheduled[seats] += turns * steady.counts
-    columns.settled[seats] += turns * steady.counts
-    columns.last_token[sampling] = tokens[-1]
+    receipt = state.pool.take(len(growth.rows))
+    growing = seats[growth.rows]
+    columns.table[growing, growth.slots] = receipt.blocks
+    # Slots ascend with the turns, and of several values for one seat the last one stays.
+    columns.blocks[growing] = growth.slots + 1
+    oldest = outstanding[0]
+    if oldest.hits:
+        count_prefixes(state, oldest)
+        oldest.hits = {}
+    _renumber(outstanding, steady, growth, receipt)
+    # Every row stands in all outstanding batches: where they are is where its counts are.
+    columns.scheduled[seats] = outstanding[-1].ends
+    columns.settled[seats] = oldest.positions
+    known = oldest.ends
     if not steady.decode:
-        _settle_prompt(state, steady, outstanding[0])
-    _renumber(outstanding, turns, steady.counts, grants[1:])
+        seats, known = seats[steady.samples], known[steady.samples]
+    places = columns.known[seats] - columns.prompt[seats]
+    columns.tokens[seats, places + np.arange(turns)[:, None]] = tokens
+    columns.known[seats] = known
+    columns.last_token[seats] = tokens[-1]
+    if not steady.decode:
+        commit(state, steady.seats[~steady.samples])
     state.next_batch += turns
     steady.turns -= turns
     state.pass_fences()
 
 
-def _settle_prompt(state: State, steady: Steady, oldest: Batch) -> None:
-    """Count what the prompt's first batch found in the cache, and key what is settled of it."""
-    if oldest.hits:
-        count_prefixes(state, oldest)
-        oldest.hits = {}
-    commit(state, steady.seats[~steady.samples])
+def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt: Receipt) -> None:
+    """Make each outstanding batch the one that stands in its place after the turns of ``growth``.
 
-
-def _renumber(
-    outstanding: list[Batch], turns: int, counts: Ints, grants: list[tuple[Receipt, Ints]]
-) -> None:
-    """Make each outstanding batch the one that stands in its place ``turns`` later."""
+    What a batch was granted must stay undoable, so each gets its own part of the receipt.
+    """
+    turns = growth.turns
     kept = [(batch.grant, batch.grant_rows) for batch in outstanding[turns:]]
-    for batch, (receipt, rows) in zip(outstanding, kept + grants, strict=True):
+    lasts = np.arange(max(turns - len(outstanding), 0), turns + 1)
+    bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
+    parts = [(receipt.part(*part), growth.rows[slice(*part)]) for part in pairwise(bounds)]
+    moved = turns * steady.counts
+    begins = outstanding[0].positions + moved
+    for batch, (grant, rows) in zip(outstanding, kept + parts, strict=True):
         batch.batch_id += turns
-        batch.positions = batch.positions + turns * counts
-        batch.ends = batch.ends + turns * counts
-        batch.grant, batch.grant_rows = receipt, rows
+        batch.positions = begins
+        begins = batch.ends = batch.ends + moved
+        batch.grant, batch.grant_rows = grant, rows
 
 
 def _kept(state: State) -> Steady:
@@ -230,18 +225,38 @@ def _kept(state: State) -> Steady:
 def _growth(state: State, steady: Steady, turns: int) -> Growth:
     """Return the blocks that ``turns`` selections take."""
     known = steady.growth
-    if known is not None and steady.growth_at == steady.turns and turns <= known.turns:
-        return known.until(turns)
+    if known is None or steady.growth_at != steady.turns or turns > known.turns:
+        known = (_grown if steady.decode else _grown_with_prompt)(state, steady, turns)
+        steady.growth_at = steady.turns
+    steady.growth = known.until(turns)
+    return steady.growth
+
+
+def _grown(state: State, steady: Steady, turns: int) -> Growth:
+    """Return the growth of decode rows: each takes a block every ``block_size`` turns."""
+    columns, size, seats = state.columns, state.config.block_size, steady.seats
+    held = columns.blocks[seats]
+    # The turn that finds a row's last block full. It comes within one block, so that in each lap
+    # of as many turns the rows follow each other in the same order.
+    first = held * size - columns.scheduled[seats]
+    rows = first.argsort(kind="stable")
+    first, slots = first[rows], held[rows]
+    laps = -(-turns // size)
+    if laps > 1:
+        lap = np.arange(laps)[:, None]
+        first, slots = (first + lap * size).ravel(), (slots + lap).ravel()
+        rows = rows[None].repeat(laps, axis=0).ravel()
+    return Growth(laps * size, first, rows, slots)
+
+
+def _grown_with_prompt(state: State, steady: Steady, turns: int) -> Growth:
+    """Return the growth where one row may take several blocks in every turn."""
     columns, size, seats = state.columns, state.config.block_size, steady.seats
     scheduled, held = columns.scheduled[seats], columns.blocks[seats]
     new = (scheduled + (turns * steady.counts + (size - 1))) // size - held
     rows = np.arange(len(seats)).repeat(new)
     slots = (held - (new.cumsum() - new))[rows] + np.arange(len(rows))
-    block_turns = slots * size - scheduled[rows]
-    if not steady.decode:
-        block_turns //= steady.counts[rows]
+    block_turns = (slots * size - scheduled[rows]) // steady.counts[rows]
     # Rows ascend already, so that a stable sort by turn leaves them in order.
     order = block_turns.argsort(kind="stable")
-    steady.growth = Growth(turns, block_turns[order], rows[order], slots[order])
-    steady.growth_at = steady.turns
-    return steady.growth
+    return Growth(turns, block_turns[order], rows[order], slots[order])

@@ -136,8 +136,8 @@ def test_such_runs_have_stretches() -> None:
 @pytest.mark.parametrize(
     ("edit", "key"),
     [
-        (Edit("leap", "columns.scheduled[seats] += turns * steady.counts", "pass"), "INV-21"),
-        (Edit("leap", "slots[start:stop]] = receipt.blocks", "slots[start:stop]] = 0"), "INV-2"),
+        (Edit("leap", "columns.scheduled[seats] = outstanding[-1].ends", "pass"), "INV-21"),
+        (Edit("leap", "growth.slots] = receipt.blocks", "growth.slots] = 0"), "INV-2"),
         (Edit("leap", "state.next_batch += turns", "state.next_batch += turns - 1"), "INV-27"),
         (Edit("fill", "offsets + 1 - len(steps)", "offsets"), "INV-10"),
     ],

@@ -10,6 +10,7 @@ on token values, so every figure but the tokens themselves is that of a checked 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,8 @@ class ClosedForm:
             np.arange(vocab_size), [] if eos_token_id is None else eos_token_id
         )
         self._count: Final = np.array(len(self._choices), dtype=np.uint64)
+        #: What a place so many further on adds to the word, shape ``(steps, 1)``; grows with need.
+        self._ahead = _words_ahead(64)
 
     def words(self, requests: Ints) -> Words:
         """Return the word that stands for each request number; shape as given."""
@@ -71,9 +74,9 @@ class ClosedForm:
         mixed += words
         if steps == 1:
             return self._choose(mixed)[None, :]
-        ahead = np.arange(steps, dtype=np.uint64)
-        ahead *= _PLACE_FACTOR
-        return self._choose(mixed + ahead[:, None])
+        if steps > len(self._ahead):
+            self._ahead = _words_ahead(2 * steps)
+        return self._choose(mixed + self._ahead[:steps])
 
     def _choose(self, mixed: Words) -> Ints:
         """Return the token that each word chooses; the words are used up."""
@@ -89,6 +92,24 @@ class ClosedForm:
         if 0 < eos_at <= count and self.eos_token_id is not None:
             tokens[eos_at - 1] = self.eos_token_id
         return tokens
+
+
+def _words_ahead(steps: int) -> Words:
+    return (np.arange(steps, dtype=np.uint64) * _PLACE_FACTOR)[:, None]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A prepared batch.
+
+    ``places`` are those of the tokens that its rows sample, ``rows`` the ones that return it (None:
+    all). ``left`` is after how many more steps the first row samples EOS.
+    """
+
+    command: PrepareBatch
+    places: Ints
+    rows: Mask | None
+    left: int
 
 
 class UncheckedExecutor:
@@ -114,9 +135,7 @@ class UncheckedExecutor:
         self._requests: Final = np.zeros(len(workload) + 1, dtype=np.int64)
         self._words: Final = np.zeros(len(workload) + 1, dtype=np.uint64)
         self._eos_places: Final = np.zeros(len(workload) + 1, dtype=np.int64)
-        self._commands: Final[dict[int, PrepareBatch]] = {}
-        #: Rows that the device runs, of batches that were pruned.
-        self._runs: Final[dict[int, Mask]] = {}
+        self._batches: Final[dict[int, _Batch]] = {}
 
     def admit(self, handle: int, request: int) -> None:
         """The kernel calls request number ``request`` by this handle from now on."""
@@ -129,71 +148,75 @@ class UncheckedExecutor:
 
     def prepare(self, command: PrepareBatch) -> None:
         """Remember the batch."""
-        self._commands[command.batch_id] = command
+        places = command.positions + command.token_counts
+        left = self._eos_places[command.handles] - places
+        self._batches[command.batch_id] = _Batch(
+            command,
+            places,
+            command.samples if 0 in command.samples.tobytes() else None,
+            left.item(left.argmin()) if command.drafts is None else 0,
+        )
 
     def withdraw(self, batch_id: int) -> None:
         """The batch was refused or abandoned; it never runs."""
-        del self._commands[batch_id]
+        del self._batches[batch_id]
 
     def dispatch(self, command: DispatchBatch) -> None:
         """Remember which rows the device leaves out; fills have no influence."""
         if command.pruned:
-            self._runs[command.batch_id] = command.live
+            batch = self._batches[command.batch_id]
+            batch.rows = batch.command.samples & command.live
 
     def execute(self, batch_id: int) -> Samples:
         """Return what a dispatched batch samples."""
-        command = self._commands.pop(batch_id)
-        handles, places = command.handles, command.positions + command.token_counts
-        rows = command.samples
-        if self._runs:
-            rows = rows & self._runs.pop(batch_id, rows)
-        if command.drafts is not None and self._acceptance is not None:
-            return self._verify(command, command.drafts, rows, self._acceptance)
-        if np.count_nonzero(rows) < len(rows):
-            handles, places = handles[rows], places[rows]
-        return Samples(self._sample(handles, places, 1))
+        batch = self._batches.pop(batch_id)
+        drafts = batch.command.drafts
+        if drafts is not None and self._acceptance is not None:
+            return self._verify(batch, drafts, self._acceptance)
+        return Samples(self._run(batch, 1))
 
     # -- stretches ----------------------------------------------------------------------------
 
     def turns_to_end(self, batch_id: int) -> int:
-        """Return after how many more steps the first row samples EOS."""
-        command = self._commands[batch_id]
-        if command.drafts is not None:
-            return 0
-        left = self._eos_places[command.handles] - command.positions - command.token_counts
-        return int(left[left.argmin()])
+        """Return after how many more steps the first row samples EOS; 0 with drafts."""
+        return self._batches[batch_id].left
 
     def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
         """Run the dispatched batch and ``turns`` more of the same rows; see `Executor.leap`."""
-        command = self._commands.pop(repeat.batch_id)
+        batch = self._batches.pop(repeat.batch_id)
         for ahead in range(1, len(behind) + 1):
-            del self._commands[repeat.batch_id + ahead]
-        self._commands.update((later.batch_id, later) for later in behind)
-        handles, places, rows = command.handles, command.positions + 1, command.samples
-        if np.count_nonzero(rows) < len(rows):
-            handles, places = handles[rows], places[rows]
-        return self._sample(handles, places, turns + 1)
+            del self._batches[repeat.batch_id + ahead]
+        for later in behind:
+            self.prepare(later)
+        return self._run(batch, turns + 1)
 
-    def _verify(
-        self, command: PrepareBatch, drafts: Ints, rows: Mask, acceptance: Acceptance
-    ) -> Samples:
+    def _run(self, batch: _Batch, steps: int) -> Ints:
+        """Return what a batch samples in ``steps`` steps of the same rows."""
+        handles, places = batch.command.handles, batch.places
+        if batch.rows is not None:
+            handles, places = handles[batch.rows], places[batch.rows]
+        return self._sample(handles, places, steps, ends=batch.left < steps)
+
+    def _verify(self, batch: _Batch, drafts: Ints, acceptance: Acceptance) -> Samples:
         """Return what rows with drafts sample: a draft that is right changes nothing behind it."""
-        handles = command.handles[rows]
-        firsts = (command.positions + command.token_counts - drafts)[rows]
-        drafts = drafts[rows]
+        handles, firsts = batch.command.handles, batch.places - drafts
+        if batch.rows is not None:
+            handles, firsts, drafts = handles[batch.rows], firsts[batch.rows], drafts[batch.rows]
         requests = self._requests[handles]
         accepted = acceptance.accepted(requests, firsts - self._prompts[requests], drafts)
         steps = 1 + int(drafts.max(initial=0))
-        return Samples(self._sample(handles, firsts, steps), accepted)
+        return Samples(self._sample(handles, firsts, steps, ends=True), accepted)
 
-    def _sample(self, handles: Ints, firsts: Ints, steps: int) -> Ints:
-        """Return the tokens of each request from its first place on, shape ``(steps, rows)``."""
+    def _sample(self, handles: Ints, firsts: Ints, steps: int, *, ends: bool) -> Ints:
+        """Return the tokens of each request from its first place on, shape ``(steps, rows)``.
+
+        ``ends`` tells whether the EOS token of one may be among them.
+        """
         tokens = self._model.sample_steps(self._words[handles], firsts, steps)
         eos = self._model.eos_token_id
-        if eos is not None:
+        if ends and eos is not None:
             left = self._eos_places[handles] - firsts
             # Without a sign, a place that lies behind is far ahead.
             ending = (left.view(np.uint64) < steps).nonzero()[0]
-            if len(ending):
-                tokens[left[ending], ending] = eos
+            tokens[left[ending], ending] = eos
         return tokens

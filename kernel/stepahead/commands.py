@@ -2,6 +2,8 @@
 
 The host carries out the commands of one step in order. Arrays in a command are never written again
 by the kernel, so a host may keep them (several commands may share one array; do not write them).
+It keeps no command either; those that come with every request or batch are not frozen, which would
+treble what it costs to make one.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class RefusalReason(Enum):
     DEVICE_FAILED = "device_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class AdmitRequest:
     """The request waits from now on; ``handle`` names this stay and is never used again."""
 
@@ -140,7 +142,7 @@ class EmitTokens:
     counts: Ints | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FinishRequest:
     """The client gets its last word: ``reason`` after ``output_tokens`` tokens."""
 
@@ -186,7 +188,7 @@ class StoreBlocks:
     keys: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WakeAt:
     """Answer with `Woke(wake_id)` at time ``at`` (ns). A newer `WakeAt` replaces the older one."""
 

@@ -1,9 +1,12 @@
-"""What the host reports to the kernel: one frozen fact each, in the past tense.
+"""What the host reports to the kernel: one fact each, in the past tense.
 
 Every event carries ``at``, the integer nanosecond at which it is delivered; ``at`` never decreases
 from one event to the next. The answer of `stepahead.Kernel.step` is named in each docstring. What
 can happen in a correct program is data (a cancel for a request that has ended, an arrival that can
 never fit); only a broken host contract raises, and then nothing has changed.
+
+The kernel writes no event and keeps none. Those that come with every request or batch are not
+frozen, which would treble what it costs to make one.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ class FailureScope(Enum):
     DEVICE = "device"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestArrived:
     """A client asked for tokens. Answered by `AdmitRequest` or `RefuseRequest`.
 
@@ -73,7 +76,7 @@ class RequestArrived:
     remote_blocks: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestCancelled:
     """A client left. Answered by `FinishRequest`, or by nothing if the request has ended.
 
@@ -86,7 +89,7 @@ class RequestCancelled:
     reason: CancelReason = CancelReason.CLIENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class HostReady:
     """The host has no work and no event of this instant. Answered by `PrepareBatch`, if any."""
 
@@ -167,7 +170,7 @@ class TransferFailed:
     at: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Woke:
     """The time of a `WakeAt` came. A stale or early wake is a no-op."""
 

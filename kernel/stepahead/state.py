@@ -116,7 +116,7 @@ class Steady:
     growth_at: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Wake:
     """The wake-up that was asked for last, at time ``at`` (ns).
 

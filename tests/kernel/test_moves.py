@@ -52,7 +52,7 @@ def test_one_request_moves_as_the_table_says_or_not_at_all(
             continue
         with pytest.raises(IllegalTransition) as caught:
             getattr(state, move)(seats, trigger)
-        assert str(caught.value) == str(REQUEST.refusal("2", before, trigger))
+        assert str(caught.value) == str(REQUEST.refusal(2, before, trigger))
         assert states_of(state, 2) == [RequestState.QUEUED, before]
 
 
@@ -69,6 +69,6 @@ def test_many_requests_move_all_or_none(trigger: RequestTrigger) -> None:
         state = seated(*mixed)
         with pytest.raises(IllegalTransition) as caught:
             state.move(np.arange(len(mixed)), trigger)
-        assert str(caught.value) == str(REQUEST.refusal(str(len(able) + 1), other, trigger))
+        assert str(caught.value) == str(REQUEST.refusal(len(able) + 1, other, trigger))
         assert states_of(state, len(mixed)) == mixed
     state.move(np.array([], dtype=np.int64), trigger)

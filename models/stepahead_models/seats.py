@@ -54,7 +54,7 @@ class SeatTables:
         changed = (self.handle[seats] != batch.handles[rows]) | (
             self.epoch[seats] != batch.epochs[rows]
         )
-        return np.unique(rows[changed]).tolist() if changed.any() else []
+        return sorted(set(rows[changed].tolist()))
 
     def sit(self, batch: PrepareBatch, row: int, *, prompt: int, eos_position: int) -> None:
         """Give the row's seat to its request, with an empty table."""

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stepahead_models.record import RunRecord, Waste
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 
 PER_REQUEST = (
     "arrivals_ns",

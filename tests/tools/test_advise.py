@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from stepahead_models.profiles import load_profile
 from stepahead_models.traces import read_trace
-from stepahead_tools.__main__ import app, spread_objectives
+from stepahead_tools.__main__ import spread_objectives
+from stepahead_tools.app import app
 from stepahead_tools.break_even import Variant, break_even, cancel_scan, output_scan
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.metrics import RunMetrics

@@ -4,7 +4,7 @@ import re
 
 from typer.testing import CliRunner
 
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 
 
 def test_calibrate_shows_every_row_and_the_errors_within_the_aim() -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stepahead_specs.mutants import MUSEUM
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 
 HISTORY = """\
 {"fact": "opened", "format": 1, "scheduler": "mine 1.0", "limits": {"num_blocks": 4, \

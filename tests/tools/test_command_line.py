@@ -9,10 +9,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stepahead_models.traces import bundled_trace
-from stepahead_tools.__main__ import COMMANDS, app, main, spread_objectives
+from stepahead_tools.__main__ import main, spread_objectives
 from stepahead_tools.advise_options import FIXED, AdviseOptions
+from stepahead_tools.app import app, unwrapped
+from stepahead_tools.commands import COMMANDS
 from stepahead_tools.names import meant
-from stepahead_tools.options import CompareOptions, ReplayOptions, unwrapped
+from stepahead_tools.options import CompareOptions, ReplayOptions
 
 SMALL = ("--device", "fast", "--num-blocks", "400")
 #: Options that take no number.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 from stepahead_tools.engines import WITHOUT_EFFECT
 
 RESTART = "restart with --no-enable-overlap-scheduling or SchedulingLoop.EAGER"

@@ -12,7 +12,7 @@ from stepahead_models.product.features import SWITCHES
 from stepahead_models.product.loops import SchedulingLoop
 from stepahead_models.product.options import with_flag
 from stepahead_models.profiles import load_profile, profile_names
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 from stepahead_tools.engine_options import VersionChoice
 from stepahead_tools.engines import describe
 from stepahead_tools.errors import OptionError

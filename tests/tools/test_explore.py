@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stepahead.state import State
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 
 
 def run(*arguments: str) -> Result:

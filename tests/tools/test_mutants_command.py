@@ -5,7 +5,7 @@ from typer.testing import CliRunner, Result
 
 from stepahead_specs.mutants import MUSEUM, Edit, Mutant
 from stepahead_specs.mutants import hunt as hunting
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 
 
 def run(*arguments: str) -> Result:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from stepahead_models.product.speculation import SpeculativeMethod
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.metrics import measure

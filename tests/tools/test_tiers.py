@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from stepahead_models.product import read_engine_config
 from stepahead_models.profiles import load_profile
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, OVERLAP
 from stepahead_tools.options import ReplayOptions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from stepahead_tools.__main__ import app
+from stepahead_tools.app import app
 from stepahead_tools.options import ReplayOptions
 
 OFFLOAD = "--experimental-kv-offload"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
-import typer
-
+from stepahead_tools.declared import Option
 from stepahead_tools.options import RunOptions
 
 _ADVICE: Final = "What is asked for"
@@ -31,45 +30,45 @@ class AdviseOptions(RunOptions):
 
     limit: Annotated[
         int | None,
-        typer.Option(help="Take the first N requests only.", rich_help_panel=_ADVICE),
+        Option(help="Take the first N requests only.", group=_ADVICE),
     ] = 300
     slo: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME_PN:MS ...",
             help="What must hold for a whole run, in ms, for example: ttft_p99:500 tpot_p90:40. "
             "Loads at which it does not are left out.",
-            rich_help_panel=_ADVICE,
+            group=_ADVICE,
         ),
     ] = None
     preset: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="Objectives and p99 of an MLPerf server scenario by name, for example "
             "llama3.1-8b-interactive; an unknown name prints all of them.",
-            rich_help_panel=_ADVICE,
+            group=_ADVICE,
         ),
     ] = None
     vary: Annotated[
         VaryChoice,
-        typer.Option(
+        Option(
             help="Search over the rate of arrivals, or over the clients of a closed loop.",
-            rich_help_panel=_ADVICE,
+            group=_ADVICE,
         ),
     ] = VaryChoice.LOAD
     poisson: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--poisson",
             help="Draw random arrivals instead of scaling the recorded ones.",
-            rich_help_panel=_ADVICE,
+            group=_ADVICE,
         ),
     ] = False
     seeds: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Runs per point where the load is random; the table then shows 95 % intervals.",
-            rich_help_panel=_ADVICE,
+            group=_ADVICE,
         ),
     ] = 3

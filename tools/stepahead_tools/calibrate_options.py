@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
+from stepahead_tools.declared import Argument, Option
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions:
     """What `calibrate` takes."""
 
-    profile: Annotated[str, typer.Argument(help="A profile with a measured envelope.")] = (
+    profile: Annotated[str, Argument(help="A profile with a measured envelope.")] = (
         "rngd-llama-3.1-8b"
     )
     fit: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--fit",
             help="Fit the host costs anew on the rows that are marked for it, and show that fit.",
         ),

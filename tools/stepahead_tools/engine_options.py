@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from stepahead_tools.declared import Option
 
 SCHEDULING: Final = "Scheduling"
 _CONFIGURATION: Final = "Configuration of the product"
@@ -53,26 +53,26 @@ class ProductOptions:
 
     config: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Configuration of the engine in TOML, with the product's names. Flags win over "
             "it; which loops compare runs is up to --loops alone.",
-            rich_help_panel=_CONFIGURATION,
+            group=_CONFIGURATION,
         ),
     ] = None
     product_version: Annotated[
         VersionChoice,
-        typer.Option(
+        Option(
             help="Whose compatibility table and defaults count; see `stepahead compatibility`.",
-            rich_help_panel=_CONFIGURATION,
+            group=_CONFIGURATION,
         ),
     ] = VersionChoice.V2026_4
     print_config: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--print-config",
             help="Print the effective configuration of the engine as TOML, and run nothing.",
-            rich_help_panel=_CONFIGURATION,
+            group=_CONFIGURATION,
         ),
     ] = False
 
@@ -83,65 +83,63 @@ class SchedulingOptions:
 
     enable_overlap_scheduling: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--enable-overlap-scheduling/--no-enable-overlap-scheduling",
             help="Choose the overlap or the eager loop by the product's option "
             "(--enable-overlap-scheduling).",
             show_default=False,
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
     lookahead: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Batches prepared ahead in the overlap loop; more than 1 is for tests.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
     npu_queue_limit: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Batches in the hardware queue; must be 1 under overlap. Default: 1.",
             show_default=False,
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
     max_num_batched_tokens: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Tokens per batch. Default: the largest prompt chunk of the device.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
     max_concurrency: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Rows per batch. Default: the largest batch of the device.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
     max_model_len: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Prompt and output tokens of one request; may only lower that of the device.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
-    order: Annotated[
-        OrderChoice, typer.Option(help="Order of the waiting line.", rich_help_panel=SCHEDULING)
-    ] = OrderChoice.FCFS
+    order: Annotated[OrderChoice, Option(help="Order of the waiting line.", group=SCHEDULING)] = (
+        OrderChoice.FCFS
+    )
     prefer: Annotated[
         PreferChoice,
-        typer.Option(help="Which rows get the token budget first.", rich_help_panel=SCHEDULING),
+        Option(help="Which rows get the token budget first.", group=SCHEDULING),
     ] = PreferChoice.DECODE
-    block_size: Annotated[
-        int, typer.Option(help="Tokens per KV block.", rich_help_panel=SCHEDULING)
-    ] = 16
+    block_size: Annotated[int, Option(help="Tokens per KV block.", group=SCHEDULING)] = 16
     num_blocks: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="KV blocks. Default: what the memory of the device holds.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
 
@@ -152,67 +150,67 @@ class TierOptions:
 
     enable_prefix_caching: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--enable-prefix-caching/--no-enable-prefix-caching",
             help="Reuse the KV blocks of equal prompt prefixes (L1). Default: yes.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
     experimental_kv_offload_host_memory_gb: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="GIB",
             help="Host memory for KV blocks (L2), in GiB. Default: none.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
     experimental_kv_offload_host_memory_ratio: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="RATIO",
             help="The same as a share of the KV memory of the NPU; give one of the two.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
     experimental_kv_offload_write_through_threshold: Annotated[
         int | None,
-        typer.Option(
+        Option(
             metavar="HITS",
             help="Copy a block to the host at so many prefix hits; 0: never. Default: 2.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
     experimental_kv_offload_write_back: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--experimental-kv-offload-write-back/--no-experimental-kv-offload-write-back",
             help="Copy a block that only the NPU has to the host before it is reused. Default: no.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
     experimental_kv_offload_overlap_l2_reload: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--experimental-kv-offload-overlap-l2-reload/"
             "--no-experimental-kv-offload-overlap-l2-reload",
             help="A request runs while its blocks come from the host, layer by layer. Default: no.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
     experimental_kv_offload_staging_memory_gb: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="GIB",
             help="Host memory through which the remote cache (L3) moves blocks, in GiB; checked, "
             "but not simulated.",
             show_default=False,
-            rich_help_panel=_TIERS,
+            group=_TIERS,
         ),
     ] = None
 
@@ -223,7 +221,7 @@ class SpeculativeOptions:
 
     experimental_speculative_config: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--experimental-speculative-config",
             "--experimental-spec-config",
             metavar="JSON",
@@ -231,6 +229,6 @@ class SpeculativeOptions:
             "(draft_model or mtp), num_speculative_tokens, and for a draft model its model. "
             "Default: none.",
             show_default=False,
-            rich_help_panel=_SPECULATION,
+            group=_SPECULATION,
         ),
     ] = None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from stepahead_tools.declared import Argument, Option
 from stepahead_tools.errors import HistoryBroken, OptionError
 
 
@@ -17,11 +17,11 @@ class CheckOptions:
     """What `check` takes."""
 
     history: Annotated[
-        Path, typer.Argument(metavar="HISTORY", help="One fact per line, in JSON; see the help.")
+        Path, Argument(metavar="HISTORY", help="One fact per line, in JSON; see the help.")
     ]
     waive: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="RULE=REASON",
             help="Leave out a rule that the engine does not claim to keep; may be repeated.",
             show_default=False,
@@ -29,7 +29,7 @@ class CheckOptions:
     ] = None
     page: Annotated[
         bool,
-        typer.Option("--page", help="Print the whole page of results also where a rule is broken."),
+        Option("--page", help="Print the whole page of results also where a rule is broken."),
     ] = False
 
 
@@ -45,9 +45,9 @@ def check(options: CheckOptions) -> None:
 
     checked = check_history(options.history, _waived(options.waive or []))
     if checked.line is None or options.page:
-        typer.echo(checked.page(), nl=False)
+        sys.stdout.write(checked.page())
     else:
-        typer.echo(f"{checked.verdict()}\n\n{_again(options, checked.line)}")
+        sys.stdout.write(f"{checked.verdict()}\n\n{_again(options, checked.line)}\n")
     if checked.line is not None:
         keys = ", ".join(dict.fromkeys(violation.key for violation in checked.violations))
         raise HistoryBroken(f"{options.history}:{checked.line}: breaks {keys}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
 
-import typer
+from stepahead_tools.declared import Option
 
 _LOAD: Final = "Load (times in ms, s or as said)"
 _ENDS: Final = "How requests end and what is measured"
@@ -33,41 +33,41 @@ class LoadOptions:
 
     limit: Annotated[
         int | None,
-        typer.Option(help="Take the first N requests only.", rich_help_panel=_LOAD),
+        Option(help="Take the first N requests only.", group=_LOAD),
     ] = None
     speed: Annotated[
         float | None,
-        typer.Option(help="Divide the arrival times by X.", rich_help_panel=_LOAD),
+        Option(help="Divide the arrival times by X.", group=_LOAD),
     ] = None
     load: Annotated[
         float | None,
-        typer.Option(
+        Option(
             help="Scale the arrival times so that requests arrive at X times the capacity: the "
             "requests/s of an eager run of the same requests that all arrive at time 0.",
-            rich_help_panel=_LOAD,
+            group=_LOAD,
         ),
     ] = None
     rate: Annotated[
         float | None,
-        typer.Option(help="Poisson arrivals at R requests/s.", rich_help_panel=_LOAD),
+        Option(help="Poisson arrivals at R requests/s.", group=_LOAD),
     ] = None
     concurrency: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="Closed loop: C requests at once, the next arrives when one ends.",
-            rich_help_panel=_LOAD,
+            group=_LOAD,
         ),
     ] = None
     seed: Annotated[
         int,
-        typer.Option(help="Of Poisson arrivals, noise and sampled tokens.", rich_help_panel=_LOAD),
+        Option(help="Of Poisson arrivals, noise and sampled tokens.", group=_LOAD),
     ] = 0
     skip_bad_lines: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--skip-bad-lines",
             help="Leave bad lines of the trace out, count and report them.",
-            rich_help_panel=_LOAD,
+            group=_LOAD,
         ),
     ] = False
 
@@ -78,30 +78,28 @@ class EndOptions:
 
     ends: Annotated[
         EndsChoice,
-        typer.Option(
+        Option(
             help="Requests end with an EOS token that nobody knows ahead, or by max_tokens.",
-            rich_help_panel=_ENDS,
+            group=_ENDS,
         ),
     ] = EndsChoice.EOS
     warmup: Annotated[
         int,
-        typer.Option(
-            help="Leave the first N requests out of the statistics.", rich_help_panel=_ENDS
-        ),
+        Option(help="Leave the first N requests out of the statistics.", group=_ENDS),
     ] = 0
     goodput: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME:MS ...",
             help="Objectives in ms, for example: ttft:200 tpot:30 e2el:10000. Goodput counts the "
             "completed requests that meet all of them.",
-            rich_help_panel=_ENDS,
+            group=_ENDS,
         ),
     ] = None
     goodput_single_token: Annotated[
         SingleTokenChoice,
-        typer.Option(
+        Option(
             help="How a request with one output token stands to a TPOT objective.",
-            rich_help_panel=_ENDS,
+            group=_ENDS,
         ),
     ] = SingleTokenChoice.MEETS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
-
+from stepahead_tools.declared import Option
 from stepahead_tools.engine_options import SCHEDULING
 
 
@@ -16,28 +15,28 @@ class LoopOptions:
 
     prune: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--prune/--no-prune",
             help="Drop the rows of ended requests from a prepared batch before its dispatch, where "
             "the device takes a changed batch; mask them otherwise. Default: where it is free.",
             show_default=False,
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = None
     late_joiners: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--late-joiners/--no-late-joiners",
             help="Just-in-time: select early, and prepare again for a new arrival where that is "
             "still hidden.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = False
     late_share: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="PERCENT",
             help="Just-in-time: share of preparations that may outlast the device step.",
-            rich_help_panel=SCHEDULING,
+            group=SCHEDULING,
         ),
     ] = 1.0

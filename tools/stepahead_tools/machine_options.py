@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from stepahead_tools.declared import Option
 
 _MACHINE: Final = "Simulated machine"
 _REMOTE: Final = "Simulated remote KV cache (L3)"
@@ -28,51 +28,51 @@ class MachineOptions:
 
     device: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="PROFILE",
             help="A device profile by name, or the path of a TOML file.",
-            rich_help_panel=_MACHINE,
+            group=_MACHINE,
         ),
     ] = "rngd-llama-3.1-8b"
     cpu_scale: Annotated[
         float,
-        typer.Option(help="Multiply every CPU cost by X.", rich_help_panel=_MACHINE),
+        Option(help="Multiply every CPU cost by X.", group=_MACHINE),
     ] = 1.0
     npu_sampling: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--npu-sampling/--host-sampling",
             "--experimental-enable-npu-sampling",
             help="Where the next tokens are drawn. Default: as the product's version does, 2026.4 "
             "on the host.",
             show_default=False,
-            rich_help_panel=_MACHINE,
+            group=_MACHINE,
         ),
     ] = None
     noise: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="PERCENT",
             help="Largest random deviation of NPU and CPU times, a function of seed and batch.",
-            rich_help_panel=_MACHINE,
+            group=_MACHINE,
         ),
     ] = 0.0
     unchecked: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--unchecked",
             help="For speed: no KV memory and no sanitizer; tokens are a function of request and "
             "place. All times stay the same.",
-            rich_help_panel=_MACHINE,
+            group=_MACHINE,
         ),
     ] = False
     check: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--check",
             help="Check the invariants after each step, of every tier too. Takes some "
             "milliseconds per step.",
-            rich_help_panel=_MACHINE,
+            group=_MACHINE,
         ),
     ] = False
 
@@ -83,32 +83,32 @@ class RemoteOptions:
 
     l3_enabled: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--l3-enabled/--no-l3-enabled",
             help="Keep what is copied to the host in a remote store too. Default: no.",
             show_default=False,
-            rich_help_panel=_REMOTE,
+            group=_REMOTE,
         ),
     ] = None
     remote_gb_per_s: Annotated[
         float,
-        typer.Option(help="Its rate, 1e9 bytes/s; an assumption.", rich_help_panel=_REMOTE),
+        Option(help="Its rate, 1e9 bytes/s; an assumption.", group=_REMOTE),
     ] = 10.0
     remote_latency_us: Annotated[
         float,
-        typer.Option(help="Its latency per load; an assumption.", rich_help_panel=_REMOTE),
+        Option(help="Its latency per load; an assumption.", group=_REMOTE),
     ] = 500.0
     remote_miss: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="PERCENT",
             help="Share of blocks that it has lost when it is asked for them.",
-            rich_help_panel=_REMOTE,
+            group=_REMOTE,
         ),
     ] = 0.0
     remote_failure: Annotated[
         float,
-        typer.Option(metavar="PERCENT", help="Share of loads that fail.", rich_help_panel=_REMOTE),
+        Option(metavar="PERCENT", help="Share of loads that fail.", group=_REMOTE),
     ] = 0.0
 
 
@@ -118,29 +118,29 @@ class DraftOptions:
 
     draft_acceptance: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="P",
             help="How often a proposed token is right, given that those before it are; an "
             "assumption.",
-            rich_help_panel=_DRAFTS,
+            group=_DRAFTS,
         ),
     ] = 0.7
     draft_step_us: Annotated[
         float | None,
-        typer.Option(
+        Option(
             metavar="US",
             help="Host time of each pass of the proposer over a batch. Default: 1650 for a draft "
             "model, 1000 for MTP; assumptions.",
             show_default=False,
-            rich_help_panel=_DRAFTS,
+            group=_DRAFTS,
         ),
     ] = None
     draft_token_us: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="US",
             help="Host time of each proposed token; an assumption.",
-            rich_help_panel=_DRAFTS,
+            group=_DRAFTS,
         ),
     ] = 1.0
 
@@ -151,21 +151,21 @@ class OutputOptions:
 
     json: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write the result as JSON (schema 1); `-`: standard output, no table.",
-            rich_help_panel=_OUTPUT,
+            group=_OUTPUT,
         ),
     ] = None
     journal: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             help="Write every event and command; compare adds the loop's name before the suffix.",
-            rich_help_panel=_OUTPUT,
+            group=_OUTPUT,
         ),
     ] = None
     log_format: Annotated[
         LogFormatChoice,
-        typer.Option(help="Log lines on standard error.", rich_help_panel=_OUTPUT),
+        Option(help="Log lines on standard error.", group=_OUTPUT),
     ] = LogFormatChoice.CONSOLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-import typer
+from stepahead_tools.declared import Argument, Option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,21 +14,21 @@ class MutantsOptions:
 
     names: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[NAME]...",
             help="Mutants to hunt, by name or part of it. Default: the whole museum.",
             show_default=False,
         ),
     ] = None
     list_only: Annotated[
-        bool, typer.Option("--list", help="Only say what there is, with sources and changes.")
+        bool, Option("--list", help="Only say what there is, with sources and changes.")
     ] = False
     tables: Annotated[
         bool,
-        typer.Option("--tables", help="Also every mutant of one cell of the two state tables."),
+        Option("--tables", help="Also every mutant of one cell of the two state tables."),
     ] = False
     shrink: Annotated[
         bool,
-        typer.Option("--shrink", help="Tell, for each mutant, the short run that kills it."),
+        Option("--shrink", help="Tell, for each mutant, the short run that kills it."),
     ] = False
-    seed: Annotated[int, typer.Option(help="Number of the first random walk.")] = 0
+    seed: Annotated[int, Option(help="Number of the first random walk.")] = 0

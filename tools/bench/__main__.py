@@ -120,7 +120,7 @@ def bench_lives(options: argparse.Namespace) -> list[Figures]:
 
 
 def bench_start(options: argparse.Namespace) -> list[Figures]:
-    """CPU seconds of starting Python, importing the kernel, and replaying 20 requests."""
+    """CPU seconds, with modules compiled: starting Python, importing, replaying 20 requests."""
     table: list[Figures] = []
     starts: dict[str, Callable[[], replays.Process]] = {
         "bare Python": partial(replays.measured, ("-c", "")),

@@ -1,15 +1,18 @@
 """What a replay costs as a whole process: start-up, CPU time by length of the trace, memory.
 
 Each replay is one run of the command line in a process of its own, with the trace read, all metrics
-computed and the result written, so that nothing is left out.
+computed and the result written, so that nothing is left out. Modules are compiled beforehand, as
+those of an installed package are, also where Python is told to write no bytecode.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +27,7 @@ SETTINGS: Final = (
     "--device", "fast", "--speed", SPEED, "--num-blocks", NUM_BLOCKS, "--block-size", BLOCK_SIZE,
     "--max-num-batched-tokens", BATCHED_TOKENS, "--max-concurrency", CONCURRENCY,
 )  # fmt: skip
+_FEW: Final = ("--limit", "20")
 LOOPS: Final = ("eager", "overlap", "just-in-time")
 
 
@@ -35,16 +39,38 @@ class Process:
     memory: int
 
 
-def measured(arguments: Sequence[str], interpreter: str = sys.executable) -> Process:
+def measured(arguments: Sequence[str], interpreter: str | None = None) -> Process:
     """Run an interpreter, this one by default, with ``arguments`` and return what it used.
 
     Raises:
         RuntimeError: it failed.
     """
+    if interpreter is None:
+        folder = _compiled()
+        return _spawned(sys.executable, arguments, _keeping_bytecode(folder.name))
+    return _spawned(interpreter, arguments, os.environ)
+
+
+@cache
+def _compiled() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder with the bytecode of what a replay imports; it goes with this process."""
+    folder = tempfile.TemporaryDirectory(prefix="stepahead-bench-")
+    _spawned(
+        sys.executable, _command(bundled_trace(), "eager", *_FEW), _keeping_bytecode(folder.name)
+    )
+    return folder
+
+
+def _keeping_bytecode(folder: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"PYTHONPYCACHEPREFIX": folder}
+
+
+def _spawned(interpreter: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Process:
     child = os.posix_spawn(
         interpreter,
         [interpreter, *arguments],
-        os.environ,
+        environment,
         file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)],
     )
     _, status, usage = os.wait4(child, 0)
@@ -53,10 +79,14 @@ def measured(arguments: Sequence[str], interpreter: str = sys.executable) -> Pro
     return Process(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * _KIB)
 
 
+def _command(trace: Path, loop: str, *more: str) -> tuple[str, ...]:
+    command = ("-m", "stepahead_tools", "replay", str(trace), "--loop", loop, *SETTINGS)
+    return (*command, "--json", os.devnull, *more)
+
+
 def replay(trace: Path, loop: str, *more: str) -> Process:
     """Replay a trace under one loop in a process of its own."""
-    command = ("-m", "stepahead_tools", "replay", str(trace), "--loop", loop, *SETTINGS)
-    return measured((*command, "--json", os.devnull, *more))
+    return measured(_command(trace, loop, *more))
 
 
 def import_kernel() -> Process:
@@ -66,7 +96,7 @@ def import_kernel() -> Process:
 
 def start_command() -> Process:
     """Start the command line and let it replay a few requests."""
-    return replay(bundled_trace(), "eager", "--limit", "20")
+    return replay(bundled_trace(), "eager", *_FEW)
 
 
 def repeated(trace: Path, requests: int, target: Path) -> Path:

@@ -180,8 +180,15 @@ def test_advise_says_first_what_it_searches_on(
         (
             ("--goodput", "ttft:5", "--load", "0.5"),
             (
-                "advise chooses loads and loops itself and takes no --load; leave that out, or use "
-                "compare"
+                "advise chooses loads and loops itself, checks and drafts no tokens, and takes no "
+                "--load; leave that out, or use compare"
+            ),
+        ),
+        (
+            ("--goodput", "ttft:5", "--unchecked", "--draft-acceptance", "0.5"),
+            (
+                "advise chooses loads and loops itself, checks and drafts no tokens, and takes no "
+                "--unchecked, --draft-acceptance; leave that out, or use compare"
             ),
         ),
         (

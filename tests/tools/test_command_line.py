@@ -21,6 +21,7 @@ SMALL = ("--device", "fast", "--num-blocks", "400")
 GIVEN = {
     "enable_overlap_scheduling": (),
     "check": (),
+    "unchecked": (),
     "print_config": (),
     "journal": ("run.jsonl",),
     "config": ("engine.toml",),
@@ -257,7 +258,7 @@ def test_the_help_of_advise_lists_what_it_takes() -> None:
             assert (flag in listed) == (field.name not in FIXED), flag
     for name in FIXED:
         flag = f"--{name.replace('_', '-')}"
-        refused = run("advise", "demo", flag, *GIVEN.get(name, ("1",)))
+        refused = run("advise", "demo", flag, *GIVEN.get(name, ("3",)))
         assert refused.exit_code == 2
         assert f"takes no {flag};" in refused.stderr
 

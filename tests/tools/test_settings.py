@@ -165,6 +165,10 @@ def test_one_option_sets_the_arrivals() -> None:
             "--cpu-scale 1e+300 is out of range; give a number from 0 to 1000000",
         ),
         ({"seed": -1}, "--seed -1 is out of range; give 0 or more"),
+        (
+            {"noise": 100.00000001},
+            "--noise 100.00000001 is out of range; give a percentage from 0 to below 100",
+        ),
         ({"noise": 100.0}, "--noise 100 is out of range; give a percentage from 0 to below 100"),
         (
             {"max_concurrency": 100_000},

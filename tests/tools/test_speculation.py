@@ -229,7 +229,7 @@ def test_only_a_loop_that_prepares_nothing_ahead_gets_drafts() -> None:
         ),
         (
             {"draft_token_us": 2e9},
-            "--draft-token-us 2e+09 is out of range; give a number from 0 to 1000000000",
+            "--draft-token-us 2000000000 is out of range; give a number from 0 to 1000000000",
         ),
     ],
 )
@@ -259,8 +259,8 @@ def test_advise_takes_no_speculation(tiny_trace: Path) -> None:
     assert (done.exit_code, done.stderr) == (
         2,
         (
-            "stepahead: advise chooses loads and loops itself and takes no "
-            "--experimental-speculative-config; leave that out, or use compare\n"
+            "stepahead: advise chooses loads and loops itself, checks and drafts no tokens, and "
+            "takes no --experimental-speculative-config; leave that out, or use compare\n"
         ),
     )
 

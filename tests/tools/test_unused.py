@@ -192,6 +192,16 @@ def test_an_option_changes_the_run_or_says_that_it_does_not(sessions: Path, name
             ),
         ),
         (
+            (
+                *("compare", "demo", "--loops", "eager", "--max-num-batched-tokens"),
+                *("1", *DRAFTS, "--draft-acceptance", "0.5"),
+            ),
+            (
+                "--draft-acceptance has no effect where a batch has no room for drafts; leave it "
+                "out, or give batches 2 tokens or more"
+            ),
+        ),
+        (
             ("replay", "demo", "--print-config", "--json", "-", "--check"),
             (
                 "--json and --check have no effect beside --print-config, which runs nothing; "
@@ -268,6 +278,37 @@ def test_pruning_on_a_device_that_takes_no_changed_batch_is_said_to_mask(
     )
     assert sentence in checked("--prune").stderr
     assert not checked("--prune", "--device", "fast").stderr
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (
+            "1",
+            (
+                "without effect, since max_num_batched_tokens is 1: speculative_config "
+                "(--experimental-speculative-config); give batches more tokens, or leave that out"
+            ),
+        ),
+        (
+            "2",
+            (
+                "without effect, since max_num_batched_tokens is 2: drafts beyond the first 1 of "
+                "a row; give batches more tokens, or draft 1 at most"
+            ),
+        ),
+        ("3", ""),
+    ],
+)
+def test_drafts_that_no_batch_has_room_for_are_said_to_have_no_effect(
+    sessions: Path, checked: Callable[..., Result], budget: str, words: str
+) -> None:
+    """A row has its own token first; what was assumed about its drafts is refused."""
+    given = (*DRAFTS, "--max-num-batched-tokens", budget)
+    assert words in checked(*given).stderr
+    assert bool(words) == ("without effect" in checked(*given).stderr)
+    found, _ = outcome(str(sessions), *given, "--draft-acceptance", "1")
+    assert (found is None) == (budget == "1")
 
 
 def test_the_remote_cache_of_a_later_loop_is_not_left_out(sessions: Path) -> None:

@@ -95,7 +95,11 @@ def sentences(advice: Advice) -> Iterator[str]:
             f"({_percent(_relative(advice.same, loop, percent))}) at p{percent}"
             for percent in (50, 99)
         ]
-        yield f"At {at} {loop} changes TTFT by {' and '.join(costs)}."
+        same = Variant(label=at, value=advice.load, points=dict(advice.same))
+        yield (
+            f"At {at} {loop} changes mean TPOT by {_percent(same.gain(loop, tpot_ms))}, and TTFT "
+            f"by {' and '.join(costs)}."
+        )
     share = next(line.preparation_share for line in advice.cpu if line.value == _own(advice))
     for loop in (OVERLAP.name, JUST_IN_TIME.name):
         least = break_even(advice.cpu, loop)

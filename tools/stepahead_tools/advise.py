@@ -103,8 +103,8 @@ def _refuse(options: AdviseOptions) -> None:
     """Refuse what advise chooses itself or cannot do, before anything has run."""
     if flags := given(options, FIXED):
         raise OptionError(
-            f"advise chooses loads and loops itself and takes no {', '.join(flags)}; leave that "
-            "out, or use compare"
+            f"advise chooses loads and loops itself, checks and drafts no tokens, and takes no "
+            f"{', '.join(flags)}; leave that out, or use compare"
         )
     if options.seeds < 1:
         raise OptionError(f"--seeds {options.seeds} is out of range; give 1 or more")

@@ -13,7 +13,8 @@ _ADVICE: Final = "What is asked for"
 #: Options of a run that advise chooses itself or cannot do: refused, and not in its help.
 FIXED: Final = (
     "speed", "load", "rate", "concurrency", "lookahead", "enable_overlap_scheduling", "journal",
-    "check", "print_config", "config", "experimental_speculative_config",
+    "check", "unchecked", "print_config", "config", "experimental_speculative_config",
+    "draft_acceptance", "draft_step_us", "draft_token_us",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from stepahead_models.product import (
     verdict_for,
 )
 from stepahead_models.product.offload import STAGING_BYTES_DEFAULT
-from stepahead_models.product.options import KV_OFFLOAD, with_flag
+from stepahead_models.product.options import KV_OFFLOAD, SPECULATIVE, with_flag
 from stepahead_models.profiles import Profile
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import Loop, chosen_loop
@@ -254,11 +254,32 @@ def _without_effect(engine: EngineConfig, options: RunOptions, profile: Profile)
             f"without effect, since the host KV cache (L2) is off: {', '.join(idle)}; give a host "
             "budget, or leave that out"
         )
+    yield from _drafts_without_room(engine, profile)
     if options.prune and not profile.changed_batch.allowed.value:
         yield (
             f"device {profile.name} takes no changed batch, so --prune masks the rows of ended "
             "requests and drops none"
         )
+
+
+def _drafts_without_room(engine: EngineConfig, profile: Profile) -> Iterator[str]:
+    """Name the drafts that no row can have, because the tokens of a batch or of a row end before.
+
+    The kernel gives a row its own token first.
+    """
+    row = profile.limits.max_tokens_per_row.value
+    batch = engine.scheduler_config.max_num_batched_tokens or row
+    asked = engine.speculative_config
+    room = min(batch, row) - 1
+    if asked is None or asked.num_speculative_tokens <= room:
+        return
+    limit = f"device {profile.name} takes {row} tokens per row"
+    if batch <= row:
+        limit = f"max_num_batched_tokens is {batch}"
+    idle, way_out = f"drafts beyond the first {room} of a row", f"draft {room} at most"
+    if not room:
+        idle, way_out = with_flag(SPECULATIVE), "leave that out"
+    yield f"without effect, since {limit}: {idle}; give batches more tokens, or {way_out}"
 
 
 def _told_to_copy(options: RunOptions) -> list[str]:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from stepahead.errors import StepaheadError
 
 
+def exact(number: float) -> str:
+    """Write a number so that no digit of it is lost, and a whole one without a point."""
+    return repr(number).removesuffix(".0")
+
+
 class OptionError(StepaheadError):
     """Options contradict each other or are out of range; nothing has run."""
 

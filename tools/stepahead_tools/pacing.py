@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Literal, assert_never
 
 from stepahead_models.traces import Trace
-from stepahead_tools.errors import OptionError
+from stepahead_tools.errors import OptionError, exact
 
 Kind = Literal["recorded", "speed", "load", "rate", "concurrency"]
 _NS_PER_S = 1_000_000_000
@@ -55,7 +55,8 @@ def pace(trace: Trace, pacing: Pacing, seed: int, capacity_per_s: Fraction | Non
         return _paced(trace, pacing, seed, capacity_per_s or Fraction(1))
     except (ValueError, OverflowError) as error:
         raise OptionError(
-            f"--{pacing.kind} {pacing.value:g} is out of range for trace {trace.name!r}: {error}"
+            f"--{pacing.kind} {exact(pacing.value)} is out of range for trace "
+            f"{trace.name!r}: {error}"
         ) from error
 
 

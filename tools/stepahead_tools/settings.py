@@ -15,7 +15,7 @@ from stepahead_models.profiles import Profile
 from stepahead_models.traces import Ends
 from stepahead_tools.engine_options import OrderChoice, PreferChoice
 from stepahead_tools.engines import read_engine
-from stepahead_tools.errors import OptionError
+from stepahead_tools.errors import OptionError, exact
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import Objectives, SingleToken
 from stepahead_tools.options import RunOptions
@@ -259,24 +259,24 @@ def _check_ranges(options: RunOptions) -> None:
     for name in ("speed", "load", "rate"):
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:
-            raise OptionError(f"--{name} {value:g} is out of range; give a number above 0")
+            raise OptionError(f"--{name} {exact(value)} is out of range; give a number above 0")
     _check_machine(options)
 
 
 def _check_machine(options: RunOptions) -> None:
     if not 0 <= options.cpu_scale <= _CPU_SCALE_MAX:
         raise OptionError(
-            f"--cpu-scale {options.cpu_scale:g} is out of range; give a number from 0 to "
+            f"--cpu-scale {exact(options.cpu_scale)} is out of range; give a number from 0 to "
             f"{_CPU_SCALE_MAX}"
         )
     if not 0.0001 <= options.late_share <= 50:  # noqa: PLR2004 - percent
         raise OptionError(
-            f"--late-share {options.late_share:g} is out of range; give a percentage from 0.0001 "
-            "to 50"
+            f"--late-share {exact(options.late_share)} is out of range; give a percentage "
+            "from 0.0001 to 50"
         )
     if not 0 <= options.noise < 100:  # noqa: PLR2004 - percent
         raise OptionError(
-            f"--noise {options.noise:g} is out of range; give a percentage from 0 to below 100"
+            f"--noise {exact(options.noise)} is out of range; give a percentage from 0 to below 100"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from stepahead_models.product.speculation import SpeculativeConfig, SpeculativeMethod
 from stepahead_models.speculation import Acceptance, DraftCosts
-from stepahead_tools.errors import OptionError
+from stepahead_tools.errors import OptionError, exact
 from stepahead_tools.options import RunOptions
 
 _PPM: Final = 1_000_000
@@ -52,8 +52,8 @@ def speculation(options: RunOptions, config: SpeculativeConfig | None) -> Specul
     """
     if not 0 <= options.draft_acceptance <= 1:
         raise OptionError(
-            f"--draft-acceptance {options.draft_acceptance:g} is out of range; give a probability "
-            "from 0 to 1"
+            f"--draft-acceptance {exact(options.draft_acceptance)} is out of range; give a "
+            "probability from 0 to 1"
         )
     for flag, cost in (
         ("--draft-step-us", options.draft_step_us),
@@ -61,7 +61,7 @@ def speculation(options: RunOptions, config: SpeculativeConfig | None) -> Specul
     ):
         if cost is not None and not 0 <= cost <= _COST_US_MAX:
             raise OptionError(
-                f"{flag} {cost:g} is out of range; give a number from 0 to {_COST_US_MAX}"
+                f"{flag} {exact(cost)} is out of range; give a number from 0 to {_COST_US_MAX}"
             )
     if config is None:
         return None

@@ -8,7 +8,7 @@ from typing import Final
 
 from stepahead_models.dma import DmaChannel
 from stepahead_models.product import SchedulerConfig
-from stepahead_tools.errors import OptionError
+from stepahead_tools.errors import OptionError, exact
 from stepahead_tools.options import RunOptions
 
 _BYTES_PER_GB: Final = 1_000_000_000
@@ -67,19 +67,22 @@ def remote(options: RunOptions, scheduler: SchedulerConfig) -> RemoteSettings:
         )
     if not 0 < options.remote_gb_per_s < math.inf:
         raise OptionError(
-            f"--remote-gb-per-s {options.remote_gb_per_s:g} is out of range; give a number above 0"
+            f"--remote-gb-per-s {exact(options.remote_gb_per_s)} is out of range; give a number "
+            "above 0"
         )
     if not 0 <= options.remote_latency_us <= _LATENCY_US_MAX:
         raise OptionError(
-            f"--remote-latency-us {options.remote_latency_us:g} is out of range; give a number "
-            f"from 0 to {_LATENCY_US_MAX}"
+            f"--remote-latency-us {exact(options.remote_latency_us)} is out of range; give a "
+            f"number from 0 to {_LATENCY_US_MAX}"
         )
     for flag, share in (
         ("--remote-miss", options.remote_miss),
         ("--remote-failure", options.remote_failure),
     ):
         if not 0 <= share <= 100:  # noqa: PLR2004 - percent
-            raise OptionError(f"{flag} {share:g} is out of range; give a percentage from 0 to 100")
+            raise OptionError(
+                f"{flag} {exact(share)} is out of range; give a percentage from 0 to 100"
+            )
     return RemoteSettings(
         link=DmaChannel(
             bytes_per_s=options.remote_gb_per_s * _BYTES_PER_GB,

@@ -51,6 +51,12 @@ def needs_of_a_run(engine: Engine, loops: Iterable[Loop], settings: Settings) ->
         way_out="give --experimental-speculative-config",
     )
     yield Need(
+        options=("draft_acceptance", "draft_step_us", "draft_token_us"),
+        met=min(settings.max_num_batched_tokens, settings.max_tokens_per_row) > 1,
+        where="where a batch has no room for drafts",
+        way_out="give batches 2 tokens or more",
+    )
+    yield Need(
         options=("late_joiners", "late_share"),
         met=any(loop.timing is SelectionTiming.JUST_IN_TIME for loop in loops),
         where="where no loop selects just in time",

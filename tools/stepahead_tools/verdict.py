@@ -11,54 +11,63 @@ from stepahead_tools.metrics import RunMetrics
 #: A change below half a percent is called none.
 NOTICEABLE: Final = Fraction(1, 200)
 _NS_PER_MS: Final = 1_000_000
+#: At which TTFT is told and weighed.
+_PERCENTS: Final = (50, 99)
 
 
 def verdict(reference: tuple[str, RunMetrics], other: tuple[str, RunMetrics]) -> str:
     """Return the sentence about ``other`` against ``reference``, each a loop's name and figures.
 
-    A loop pays when it changes output tokens/s or mean TPOT for the better by a noticeable amount
-    and neither for the worse. Nothing is claimed about TTFT where a run was overloaded: it then
-    tells how long the trace is.
+    A loop pays when something is noticeably better and output tokens/s, mean TPOT and mean E2EL are
+    not worse. A later first token is weighed against faster ones by the time of whole answers: it
+    is paid for where mean E2EL is noticeably better. Nothing is claimed about TTFT and E2EL where a
+    run was overloaded: they then tell how long the trace is.
     """
     (_, before), (name, after) = reference, other
     rate = _change(before.output_tokens_per_s, after.output_tokens_per_s)
-    tpot = _change(_mean(before.tpot), _mean(after.tpot))
-    gains = [rate >= NOTICEABLE, tpot <= -NOTICEABLE]
-    losses = [rate <= -NOTICEABLE, tpot >= NOTICEABLE]
-    if any(gains) and not any(losses):
-        answer = f"{name.capitalize()} pays on this load"
-    elif any(gains):
-        answer = f"Whether {name} pays on this load depends on what you want"
-    else:
-        answer = f"{name.capitalize()} does not pay on this load"
-    return (
-        f"{answer}: output tokens/s {_percent(rate)}, mean TPOT {_percent(tpot)}; "
-        f"{_first_token(before, after)}."
-    )
-
-
-def _first_token(before: RunMetrics, after: RunMetrics) -> str:
+    tpot = _mean_change(before.tpot, after.tpot)
+    told = f"output tokens/s {_percent(rate)}, mean TPOT {_percent(tpot)}"
+    answer_time, firsts = Fraction(0), [Fraction(0)]
     if before.overloaded or after.overloaded:
-        return (
-            "the waiting line grows to the end (overloaded), so nothing is said about TTFT; "
+        told += (
+            "; the waiting line grows to the end (overloaded), so nothing is said about TTFT; "
             "try --load 0.6"
         )
-    if before.ttft is None or after.ttft is None:
-        return "no request completed, so there is no TTFT"
-    parts: list[str] = []
-    for percent in (50, 99):
-        cost_ns = after.ttft.at(percent) - before.ttft.at(percent)
-        change = _change(Fraction(before.ttft.at(percent)), Fraction(after.ttft.at(percent)))
-        parts.append(f"{cost_ns / _NS_PER_MS:+z.1f} ms ({_percent(change)}) at p{percent}")
-    return f"TTFT changes by {' and '.join(parts)}"
+    elif before.ttft is None or after.ttft is None:
+        told += "; no request completed, so there is no TTFT"
+    else:
+        answer_time = _mean_change(before.e2el, after.e2el)
+        firsts = [_change(before.ttft.at(p), after.ttft.at(p)) for p in _PERCENTS]
+        costs = " and ".join(
+            f"{(after.ttft.at(p) - before.ttft.at(p)) / _NS_PER_MS:+z.1f} ms "
+            f"({_percent(change)}) at p{p}"
+            for p, change in zip(_PERCENTS, firsts, strict=True)
+        )
+        told += f", mean E2EL {_percent(answer_time)}; TTFT changes by {costs}"
+    return f"{_answer(name, (-rate, tpot, answer_time), firsts)}: {told}."
 
 
-def _mean(figures: Distribution | None) -> Fraction | None:
-    return None if figures is None else Fraction(figures.mean_ns)
+def _answer(name: str, times: tuple[Fraction, Fraction, Fraction], firsts: list[Fraction]) -> str:
+    """Return the verdict on relative changes: per token of the system, TPOT, E2EL; and of TTFT."""
+    later = max(firsts) >= NOTICEABLE
+    earlier = min(firsts) <= -NOTICEABLE and not later
+    better = min(times) <= -NOTICEABLE or earlier
+    worse = max(times) >= NOTICEABLE or (later and times[-1] > -NOTICEABLE)
+    if not better:
+        return f"{name.capitalize()} does not pay on this load"
+    if worse:
+        return f"Whether {name} pays on this load depends on what you want"
+    return f"{name.capitalize()} pays on this load"
 
 
-def _change(before: Fraction | None, after: Fraction | None) -> Fraction:
-    return after / before - 1 if before and after is not None else Fraction(0)
+def _mean_change(before: Distribution | None, after: Distribution | None) -> Fraction:
+    if before is None or after is None:
+        return Fraction(0)
+    return _change(before.mean_ns, after.mean_ns)
+
+
+def _change(before: Fraction | int | None, after: Fraction | int | None) -> Fraction:
+    return Fraction(after) / before - 1 if before and after is not None else Fraction(0)
 
 
 def _percent(change: Fraction) -> str:

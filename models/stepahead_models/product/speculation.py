@@ -5,6 +5,7 @@ compatibility table.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final, cast
@@ -132,14 +133,28 @@ def read_table(option: str, given: object) -> Mapping[str, object]:
     """Return a table of options that was given as a mapping or as the text of a JSON object.
 
     Raises:
-        InvalidOption: it is neither.
+        InvalidOption: it is neither, or the text gives a key twice.
     """
+    twice: list[str] = []
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        counted = Counter(key for key, _ in pairs)
+        twice.extend(repr(key) for key, count in counted.items() if count > 1)
+        return dict(pairs)
+
     table = given
     if isinstance(given, str):
         try:
-            table = json.loads(given)
+            table = json.loads(given, object_pairs_hook=once)
         except (ValueError, RecursionError):
             table = None
+    if twice:
+        raise InvalidOption(
+            option=option,
+            value=given,
+            expected=f"each key once, and {' and '.join(twice)} is there again",
+            way_out="leave one of the two out",
+        )
     if not isinstance(table, Mapping):
         raise InvalidOption(
             option=option,

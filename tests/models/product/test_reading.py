@@ -345,6 +345,15 @@ REFUSED: list[tuple[Callable[[], EngineConfig], type[InvalidOption], str]] = [
         ),
     ),
     (
+        lambda: read_engine_config(options={"speculative_config": '{"method": 1, "method": 2}'}),
+        InvalidOption,
+        (
+            "speculative_config (--experimental-speculative-config) is "
+            """'{"method": 1, "method": 2}'; expected each key once, and 'method' is there """
+            "again; leave one of the two out"
+        ),
+    ),
+    (
         lambda: read_engine_config(options={"kv_transfer_config": "[1]"}),
         InvalidOption,
         (

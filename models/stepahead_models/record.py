@@ -179,8 +179,9 @@ class RunRecord:
             included: which requests count, shape ``(requests,)``; all when None.
 
         Returns:
-            Gaps in ns and how often each occurs, both shape ``(distinct entries,)``; an entry may
-            repeat a gap of another entry. The second is int32: no gap is shared by more requests.
+            Gaps in ns and how often each occurs, both shape ``(entries,)``; an entry may repeat a
+            gap of another entry, or occur not at all. The second is int32: no gap is shared by more
+            requests.
         """
         requests, firsts, lasts = self.segment_requests, self.segment_firsts, self.segment_lasts
         extra = self.extra_tokens
@@ -188,24 +189,22 @@ class RunRecord:
             chosen = included[requests]
             requests, firsts, lasts = requests[chosen], firsts[chosen], lasts[chosen]
             extra = extra[included]
-        times = self.emission_times_ns
-        changes = np.zeros(max(len(times), 1), dtype=np.int32)
-        np.add.at(changes, firsts, 1)
-        np.add.at(changes, lasts, -1)
-        weights = changes.cumsum(dtype=np.int32)[: max(len(times) - 1, 0)]
-        del changes  # a long run has millions of emissions
         order = np.lexsort((firsts, requests))
         requests, firsts, lasts = requests[order], firsts[order], lasts[order]
         joined = requests[1:] == requests[:-1]
-        breaks = times[firsts[1:][joined]] - times[lasts[:-1][joined]]
-        used = weights > 0
-        count = np.count_nonzero(used)
-        gaps = np.empty(count + len(breaks), dtype=np.int64)
-        np.compress(used, np.diff(times), out=gaps[:count])
-        gaps[count:] = breaks
-        weights = np.concatenate([weights[used], np.ones(len(breaks), dtype=np.int32)])
-        if together := int(extra.sum()):
-            gaps, weights = np.append(gaps, 0), np.append(weights, np.int32(together))
+        times = self.emission_times_ns
+        # Between emissions, then across what a request was left out of, then within a device step.
+        # A long run has millions of emissions, so each array is made once and filled.
+        between, across = max(len(times) - 1, 0), int(np.count_nonzero(joined))
+        gaps = np.zeros(between + across + 1, dtype=np.int64)
+        np.subtract(times[1:], times[:-1], out=gaps[:between])
+        gaps[between:-1] = times[firsts[1:][joined]] - times[lasts[:-1][joined]]
+        weights = np.zeros(len(gaps), dtype=np.int32)
+        np.add.at(weights, firsts, 1)
+        np.add.at(weights, lasts, -1)
+        np.cumsum(weights[:between], dtype=np.int32, out=weights[:between])
+        weights[between:-1] = 1
+        weights[-1] = int(extra.sum())
         return gaps, weights
 
 

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepahead_tools.distribution import PERCENTILES, distribution, weighted_sum
@@ -38,9 +38,31 @@ def test_the_mean_is_exact_and_rounded_once(entries: list[tuple[int, int]]) -> N
 
 @given(WEIGHTED)
 def test_without_weights_each_value_stands_once(entries: list[tuple[int, int]]) -> None:
-    """Values that are sorted themselves give the statistics of those that are looked up by rank."""
+    """No weights are weights of one."""
     values = np.array([value for value, _ in entries], dtype=np.int64)
     assert distribution(values) == distribution(values, np.ones(len(values), dtype=np.int32))
+
+
+@given(
+    seed=st.integers(0, 1 << 20),
+    spread=st.sampled_from([1, 1 << 10, 1 << 40, (1 << 62) - 1]),
+    weighted=st.booleans(),
+)
+@settings(max_examples=10)
+def test_a_large_sample_has_the_percentiles_of_a_sorted_one(
+    seed: int, spread: int, *, weighted: bool
+) -> None:
+    """Its values are only counted in bins; most stand close together, and some far off."""
+    random = np.random.Generator(np.random.PCG64(seed))
+    values = random.integers(0, spread, 70_000) >> random.integers(0, 63, 70_000)
+    weights = random.integers(0, 3, 70_000, dtype=np.int32) if weighted else None
+    found = distribution(values, weights)
+    ordered = np.sort(values if weights is None else np.repeat(values, weights))
+    assert found is not None
+    for percent, at in zip(PERCENTILES, found.percentiles_ns, strict=True):
+        rank, part = divmod((len(ordered) - 1) * percent, 100)
+        around = [int(value) for value in ordered[rank : rank + 2]]
+        assert at == round(Fraction(around[0] * (100 - part) + around[-1] * part, 100))
 
 
 def test_an_empty_sample_has_no_statistics() -> None:

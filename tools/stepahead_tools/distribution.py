@@ -7,6 +7,7 @@ whole nanoseconds. So the same run gives the same digits on every machine.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -18,8 +19,10 @@ Ints = NDArray[np.int64]
 Weights = NDArray[np.integer[Any]]
 
 PERCENTILES: Final = (25, 50, 75, 90, 95, 99)
-_SPLIT: Final = 1 << 20
-_PIECE: Final = 1 << 16
+_HALF_BITS: Final = 20
+_BIN_BITS: Final = 16
+#: Beyond so many values none are copied, and they are worked through in pieces of this length.
+_PIECE: Final = 1 << _BIN_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +48,22 @@ def distribution(values: Ints, weights: Weights | None = None) -> Distribution |
         values: ns; shape ``(entries,)``.
         weights: how often each value stands in the sample, 0 or more; once when None.
     """
-    if weights is not None:
-        used = weights > 0
-        if np.count_nonzero(used) < len(used):
-            values, weights = values[used], weights[used]
-    if not len(values):
+    count = len(values) if weights is None else int(weights.sum(dtype=np.int64))
+    if not count:
         return None
-    total = weighted_sum(values, weights)
-    # Arrays of a long run are large: weighted values are not copied into their order.
-    if weights is None:
-        sample = _Sample(np.sort(values), None, None, len(values))
-    else:
-        order = values.argsort()
-        ends = weights[order].cumsum(dtype=np.int64)
-        sample = _Sample(values, order, ends, int(ends[-1]))
+    # A percentile is interpolated at rank (count - 1) * percent / 100, counted from 0.
+    places = [divmod((count - 1) * percent, 100) for percent in PERCENTILES]
+    ranks = {rank for rank, _ in places} | {rank + 1 for rank, hundredths in places if hundredths}
+    at = _at_ranks(values, weights, ranks)
     return Distribution(
-        count=sample.count,
-        mean_ns=round(Fraction(total, sample.count)),
-        percentiles_ns=tuple(_percentile(sample, percent) for percent in PERCENTILES),
+        count=count,
+        mean_ns=round(Fraction(weighted_sum(values, weights), count)),
+        percentiles_ns=tuple(
+            round(Fraction(at[rank] * (100 - part) + at[rank + 1] * part, 100))
+            if part
+            else at[rank]
+            for rank, part in places
+        ),
     )
 
 
@@ -75,34 +76,50 @@ def weighted_sum(values: Ints, weights: Weights | None) -> int:
     total = 0
     # Piece by piece, so that a sample of millions needs no second one for the parts.
     for start in range(0, len(values), _PIECE):
-        high, low = np.divmod(values[start : start + _PIECE], _SPLIT)
+        piece = values[start : start + _PIECE]
+        high, low = piece >> _HALF_BITS, piece & ((1 << _HALF_BITS) - 1)
         if weights is not None:
             counts = weights[start : start + _PIECE]
             high, low = high * counts, low * counts
-        total += int(high.sum()) * _SPLIT + int(low.sum())
+        total += (int(high.sum()) << _HALF_BITS) + int(low.sum())
     return total
 
 
-@dataclass(slots=True)
-class _Sample:
-    """Values by rank: sorted ones, or any with their ``order`` and the rank that ends each."""
+def _at_ranks(values: Ints, weights: Weights | None, ranks: Collection[int]) -> dict[int, int]:
+    """Return the values of the sample that have these ranks, counted from 0.
 
-    values: Ints
-    order: Ints | None
-    ends: Ints | None
-    count: int
+    A large sample is not sorted: values are counted in bins, and those of the few bins that hold
+    one of the ranks are.
+    """
+    if len(values) <= _PIECE:
+        return _in_order(values, weights, ranks)
+    least = int(values.min())
+    shift = max((int(values.max()) - least).bit_length() - _BIN_BITS, 0)
+    counts = np.zeros(1 << _BIN_BITS, dtype=np.int64)
+    for start in range(0, len(values), _PIECE):
+        bins = (values[start : start + _PIECE] - least) >> shift
+        times = None if weights is None else weights[start : start + _PIECE]
+        counts += np.bincount(bins, times, len(counts)).astype(np.int64)  # below 2**53, so exact
+    ends = counts.cumsum()
+    by_bin: dict[int, list[int]] = {}
+    for rank in ranks:
+        by_bin.setdefault(int(ends.searchsorted(rank, side="right")), []).append(rank)
+    found: dict[int, int] = {}
+    for number, inside in by_bin.items():
+        begin = least + (number << shift)
+        chosen = (values >= begin) & (values < begin + (1 << shift))
+        before = int(ends[number] - counts[number])
+        times = None if weights is None else weights[chosen]
+        at = _in_order(values[chosen], times, [rank - before for rank in inside])
+        found |= {rank + before: value for rank, value in at.items()}
+    return found
 
-    def at(self, rank: int) -> int:
-        """Return the value of a rank, counted from 0."""
-        if self.order is None or self.ends is None:
-            return int(self.values[rank])
-        return int(self.values[self.order[self.ends.searchsorted(rank, side="right")]])
 
-
-def _percentile(sample: _Sample, percent: int) -> int:
-    """Interpolate at rank (count - 1) * percent / 100, counted from 0."""
-    rank, hundredths = divmod((sample.count - 1) * percent, 100)
-    below = sample.at(rank)
-    if not hundredths:
-        return below
-    return round(Fraction(below * (100 - hundredths) + sample.at(rank + 1) * hundredths, 100))
+def _in_order(values: Ints, weights: Weights | None, ranks: Collection[int]) -> dict[int, int]:
+    if weights is None:
+        ordered = np.sort(values)
+        return {rank: int(ordered[rank]) for rank in ranks}
+    order = values.argsort()
+    ends = weights[order].cumsum(dtype=np.int64)
+    places = {rank: ends.searchsorted(rank, side="right") for rank in ranks}
+    return {rank: int(values[order[place]]) for rank, place in places.items()}

@@ -117,7 +117,7 @@ def measure(
     output_tokens = int(record.output_tokens[counted].sum())
     tpots = _tpots_ns(record, measured)
     count = int(measured.sum())
-    gaps = record.step_gaps_ns[1:]
+    host_gap, host_gap_total_ns = _host_gaps(record)
     good = None if objectives is None else _good(record, measured, objectives)
     busy, tokens = record.npu_busy_ns, int(record.output_tokens.sum())
     return RunMetrics(
@@ -141,8 +141,8 @@ def measure(
         e2el=distribution((record.last_tokens_ns - record.arrivals_ns)[measured]),
         queue=distribution((record.first_dispatches_ns - record.arrivals_ns)[measured]),
         npu_busy_share=_share(busy, record.duration_ns),
-        host_gap=distribution(gaps),
-        host_gap_total_ns=int(gaps.sum()),
+        host_gap=host_gap,
+        host_gap_total_ns=host_gap_total_ns,
         draft_acceptance=_share(
             record.counters.get("accepted_tokens", 0), record.counters.get("drafted_tokens", 0)
         ),
@@ -155,6 +155,12 @@ def _window_ns(record: RunRecord, after: NDArray[np.bool_]) -> int:
     if not after.any():
         return 0
     return int(record.ends_ns[after].max() - record.arrivals_ns[after].min())
+
+
+def _host_gaps(record: RunRecord) -> tuple[Distribution | None, int]:
+    """Return the distribution and the sum; the gaps themselves, one per step, are given back."""
+    gaps = record.step_gaps_ns[1:]
+    return distribution(gaps), int(gaps.sum())
 
 
 def _tpots_ns(record: RunRecord, measured: NDArray[np.bool_]) -> Ints:

@@ -6,9 +6,11 @@ next batch if it is prepared, `EmitTokens`, `FinishRequest`.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from stepahead.arrays import Ints
+from stepahead.arrays import Ints, Mask
 from stepahead.batches import Batch
 from stepahead.commands import (
     AbandonBatch,
@@ -24,7 +26,12 @@ from stepahead.errors import HostContractError, KernelBug
 from stepahead.host_cache import promote
 from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import FILLED, State
-from stepahead.tables import BatchState, BatchTrigger, RequestTrigger
+from stepahead.tables import REQUEST, BatchState, BatchTrigger, RequestTrigger
+
+#: One without axes, which costs half of what a Python integer does.
+_ONE: Final = np.array(1)
+#: By number of the request's state.
+_IS_FILLED: Final[Mask] = np.arange(len(REQUEST.states)) == FILLED
 
 
 def dispatch_next(state: State) -> list[Command]:
@@ -55,15 +62,15 @@ def _dispatch(state: State, batch: Batch, *, pruned: bool) -> DispatchBatch:
     columns = state.columns
     batch.move(BatchTrigger.DISPATCH)
     batch.dispatched_at = state.now
-    live = batch.live
-    state.move(batch.seats if not batch.dead else batch.seats[live], RequestTrigger.DISPATCH)
+    seats, live = batch.seats, batch.live
+    state.move(seats[live] if batch.dead else seats, RequestTrigger.DISPATCH)
     if batch.decode:
-        rows = np.arange(len(batch.seats))
+        rows = state.every_row[: len(seats)]
     else:
-        rows = (batch.samples & (batch.ends > columns.prompt[batch.seats])).nonzero()[0]
+        rows = (batch.samples & (batch.ends > columns.prompt[seats])).nonzero()[0]
     if pruned:
         rows = rows[live[rows]]
-    tokens = columns.last_token[batch.seats[rows]]
+    tokens = columns.last_token[seats if len(rows) == len(seats) else seats[rows]]
     if pruned:
         batch.drop_dead()
         state.drop_fence(batch.batch_id)
@@ -143,14 +150,14 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
         steps, accepted = steps[:, alive], None if accepted is None else accepted[alive]
         seats, ends = seats[batch.live], ends[batch.live]
     columns.settled[seats] = ends
-    sampled = seats if batch.decode else batch.seats[batch.samples & batch.live]
-    known = columns.known[sampled]
-    _check_identity(state, batch, sampled, known)
+    sampled, handles, known = _own_rows(state, batch)
     offsets, counts = known - columns.prompt[sampled], None
     if accepted is None:
-        tokens, first = steps[-1], offsets + 1 - len(steps)
+        tokens, first = steps[-1], offsets
+        if len(steps) > 1:
+            first = offsets + 1 - len(steps)
         columns.tokens[sampled, offsets] = tokens
-        known = known + 1
+        known = known + _ONE
         columns.known[sampled] = known
     else:
         counts, first = take_in(state, batch, sampled, steps, accepted), offsets
@@ -158,12 +165,11 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
     columns.last_token[sampled] = tokens
     state.move(seats, RequestTrigger.FILL)
     if not batch.decode:
-        computing = batch.live & (batch.positions < columns.prompt[batch.seats])
-        commit(state, batch.seats[computing])
+        # Of dead rows as well: nobody has their seats until this batch is back.
+        commit(state, batch.seats[batch.positions < columns.prompt[batch.seats]])
     if batch.hits:
         count_prefixes(state, batch)
         promote(state, batch)
-    handles = columns.handle[sampled]
     finished = _finish(state, sampled, known, tokens)
     _move_on(state, batch, seats)
     state.pass_fences()
@@ -182,22 +188,27 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
     return commands
 
 
-def _check_identity(state: State, batch: Batch, sampled: Ints, known: Ints) -> None:
-    """A result belongs to (seat, incarnation, epoch, position); anything else is our bug."""
+def _own_rows(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
+    """Return seat, handle and number of known tokens of each live row that sampled.
+
+    A result belongs to (seat, incarnation, epoch, position); anything else is our bug.
+    """
     columns = state.columns
-    handles, epochs, ends = batch.handles, batch.epochs, batch.ends
+    seats, handles, epochs, ends = batch.seats, batch.handles, batch.epochs, batch.ends
     if batch.drafts is not None:
         ends = ends - batch.drafts
     if batch.dead or not batch.decode:
-        mask = batch.samples & batch.live
-        handles, epochs, ends = handles[mask], epochs[mask], ends[mask]
+        rows = (batch.samples & batch.live if batch.dead else batch.samples).nonzero()[0]
+        seats, handles, epochs, ends = seats[rows], handles[rows], epochs[rows], ends[rows]
+    known = columns.known[seats]
     # As bytes: short arrays compare several times as fast.
     if (
-        columns.handle[sampled].tobytes() != handles.tobytes()
-        or columns.epoch[sampled].tobytes() != epochs.tobytes()
+        columns.handle[seats].tobytes() != handles.tobytes()
+        or columns.epoch[seats].tobytes() != epochs.tobytes()
         or known.tobytes() != ends.tobytes()
     ):
         raise KernelBug(f"batch {batch.batch_id} came back for rows that are not its own")
+    return seats, handles, known
 
 
 def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[FinishRequest]:
@@ -230,7 +241,7 @@ def _move_on(state: State, batch: Batch, seats: Ints) -> None:
         return
     for others in younger:
         # Whoever is FILLED and has a row outstanding has just come back.
-        going = others[columns.state[others] == FILLED]
+        going = others[_IS_FILLED[columns.state[others]]]
         if len(going):
             state.move(going, RequestTrigger.SELECT)
     (marked,) = columns.intent[seats].nonzero()

@@ -185,6 +185,9 @@ class State:
         #: The live rows of a batch that has lost none; shape ``(rows per batch at most,)``.
         self.all_live: Mask = np.ones(config.max_concurrency, dtype=bool)
         self.all_live.flags.writeable = False
+        #: The row numbers of a batch; shape ``(rows per batch at most,)``.
+        self.every_row: Ints = np.arange(config.max_concurrency)
+        self.every_row.flags.writeable = False
         self.now = 0
         self.next_batch = 1
         self.next_handle = 1
@@ -230,6 +233,9 @@ class State:
 
     def newest_row(self, seat: int) -> int:
         """Return the newest outstanding batch with a row of this seat, or 0: the seat's fence."""
+        # A row adds to the one count as it is selected, and to the other as it is back.
+        if self.columns.scheduled.item(seat) == self.columns.settled.item(seat):
+            return 0
         for batch in reversed(self.outstanding):
             if batch.row_of(seat) is not None:
                 return batch.batch_id

@@ -6,8 +6,8 @@ from stepahead_specs.mutants.registry import Edits, mutant
 _SETTLED = "int(columns.settled[seat]) // size"
 _COMMIT = (
     "    if not batch.decode:\n"
-    "        computing = batch.live & (batch.positions < columns.prompt[batch.seats])\n"
-    "        commit(state, batch.seats[computing])\n"
+    "        # Of dead rows as well: nobody has their seats until this batch is back.\n"
+    "        commit(state, batch.seats[batch.positions < columns.prompt[batch.seats]])\n"
 )
 
 

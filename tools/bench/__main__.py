@@ -20,6 +20,7 @@ import msgspec
 from bench import replays, steps
 from bench.machine import calibration_us, describe, median
 from bench.peers import DynamoReplay, VllmSteps
+from bench.scripts import count, finish
 from stepahead_models.traces import bundled_trace, read_trace
 from stepahead_specs.explorer import Bounds, explore
 
@@ -53,9 +54,9 @@ def main() -> None:
         "explorer": bench_explorer,
     }
     parser.add_argument("sections", nargs="*", choices=[[], *sections], help="default: all")
-    parser.add_argument("--pairs", type=int, default=5, help="paired runs to take the median of")
+    parser.add_argument("--pairs", type=count, default=5, help="paired runs to take the median of")
     parser.add_argument("--trace", type=Path, help="a Mooncake trace; default: the bundled slice")
-    parser.add_argument("--requests", type=int, nargs="+", help="lengths of the replayed traces")
+    parser.add_argument("--requests", type=count, nargs="+", help="lengths of the replayed traces")
     parser.add_argument("--vllm", help="an interpreter that has vLLM 0.33", metavar="PYTHON")
     parser.add_argument("--dynamo", help="an interpreter that has Dynamo 1.6", metavar="PYTHON")
     parser.add_argument("--json", type=Path, help="where to write the figures")
@@ -140,9 +141,9 @@ def _trace(options: argparse.Namespace) -> tuple[Path, list[int]]:
     path = options.trace or bundled_trace()
     if options.requests:
         return path, options.requests
-    count = len(read_trace(path))
-    say(f"trace        {path.name}, {count} requests")
-    return path, [count // 4, count]
+    requests = len(read_trace(path))
+    say(f"trace        {path.name}, {requests} requests")
+    return path, [requests // 4, requests]
 
 
 def bench_replay(options: argparse.Namespace) -> list[Figures]:
@@ -226,4 +227,4 @@ def bench_explorer(options: argparse.Namespace) -> list[Figures]:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -14,12 +14,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from bench.scripts import count, finish
 from stepahead_models.profiles import load_profile
-from stepahead_models.traces import block_keys, read_trace
+from stepahead_models.traces import Trace, block_keys, read_trace
+from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER
 from stepahead_tools.options import RunOptions
 from stepahead_tools.pacing import Pacing
-from stepahead_tools.prefix_hits import HitWatch, count_reuse
+from stepahead_tools.prefix_hits import HitWatch, Reuse, count_reuse
 from stepahead_tools.runs import run_loop, set_up
 from stepahead_tools.settings import resolve
 
@@ -29,18 +31,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--block-size", type=int, default=512)
-    parser.add_argument("--requests", type=int, help="the first so many; default: all")
+    parser.add_argument("trace", type=Path, help="with prefix hashes")
+    parser.add_argument("--block-size", type=count, default=512)
+    parser.add_argument("--requests", type=count, help="the first so many; default: all")
     parser.add_argument("--device", default="roofline-rngd")
     parser.add_argument("--recorded", action="store_true", help="arrivals as recorded")
-    parser.add_argument("--num-blocks", type=int, help="default: unbounded")
+    parser.add_argument("--num-blocks", type=count, help="default: unbounded")
     options = parser.parse_args()
     trace = read_trace(options.trace)
     if options.requests is not None:
         trace = trace.limit(options.requests)
     size = options.block_size
-    reuse = count_reuse(trace, size)
+    reuse = counted(trace, size)
     unbounded = int((-(-(trace.input_lengths + trace.output_lengths) // size)).sum())
     profile = load_profile(options.device)
     settings = resolve(
@@ -59,15 +61,15 @@ def main() -> None:
     watch = HitWatch(size, keys.key_count)
     scene = set_up(trace, replace(settings, pacing=pacing), profile, None)
     record = run_loop(scene, EAGER, observers=(watch,))
-    counted, refused = record.counters, record.counters["refused"]
+    hits, refused = record.counters["hit_tokens"], record.counters["refused"]
     say(f"prompts      {reuse.tokens:,} tokens in {reuse.blocks:,} blocks of {size}")
     say(
         f"trace count  {part(reuse.hit_blocks, reuse.blocks)} of blocks, "
         f"{part(reuse.hit_tokens, reuse.tokens)} of tokens"
     )
     say(
-        f"replay       {part(counted['hit_tokens'] // size, reuse.blocks)} of blocks, "
-        f"{part(counted['hit_tokens'], reuse.tokens)} of tokens; {refused} requests refused"
+        f"replay       {part(hits // size, reuse.blocks)} of blocks, "
+        f"{part(hits, reuse.tokens)} of tokens; {refused} requests refused"
     )
     say(f"seen before  {part(reuse.seen, reuse.tokens)} of tokens; not hit, of all tokens:")
     short = watch.shortfall
@@ -80,9 +82,21 @@ def main() -> None:
         say(f"  {name:<24} {part(tokens, reuse.tokens)}")
 
 
-def part(count: int, whole: int) -> str:
+def counted(trace: Trace, size: int) -> Reuse:
+    """Count what the trace alone tells.
+
+    Raises:
+        OptionError: the block size cannot share its prompts.
+    """
+    try:
+        return count_reuse(trace, size)
+    except ValueError as error:
+        raise OptionError(f"--block-size {size} is not usable: {error}") from error
+
+
+def part(some: int, whole: int) -> str:
     """Return a share with its count."""
-    return f"{100 * count / whole:5.1f} % ({count:,})"
+    return f"{100 * some / whole:5.1f} % ({some:,})"
 
 
 def say(text: str) -> None:
@@ -92,4 +106,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -1,18 +1,21 @@
 """Print what the three loops make of five workloads, with and without pruning, and under noise.
 
-    .venv/bin/python tools/bench/loops_table.py TRACES                  # print
+    .venv/bin/python tools/bench/loops_table.py                         # of what ships; print
+    .venv/bin/python tools/bench/loops_table.py TRACES                  # of all five
     .venv/bin/python tools/bench/loops_table.py TRACES --write          # and into the page
 
-TRACES is a folder with the traces named below; those that ship with the package are taken from it
-where the folder has none. Simulated times, so the same on every machine. It takes about a quarter
-of an hour; finished rows are kept in ``--rows FILE``, so that a second call goes on.
+TRACES is a folder with the traces named below. What the folder lacks is taken from the package, of
+which three ship long enough heads; what neither has is named and left out. Simulated times, so the
+same on every machine. It takes about a quarter of an hour; finished rows are kept in ``--rows
+FILE``, so that a second call goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,9 +23,11 @@ from typing import Any, Final
 
 import msgspec
 
+from bench.scripts import finish
 from stepahead_models.profiles import Profile, load_profile
-from stepahead_models.traces import Trace, read_trace
+from stepahead_models.traces import Trace, bundled_trace, read_trace
 from stepahead_tools.distribution import Distribution
+from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.metrics import measure
 from stepahead_tools.options import RunOptions
@@ -41,6 +46,7 @@ TRACES: Final = {
 }
 SHIPPED: Final = {
     "Mooncake conversation": "mooncake_conversation_head.jsonl.zst",
+    "Azure conversation": "azure_conversation_head.csv.zst",
     "ServeGen": "servegen_m-large_head.jsonl.zst",
 }
 #: Requests taken, from the first on; long prompts take long.
@@ -102,10 +108,27 @@ def at(figures: Distribution | None, percent: int) -> float:
     return 0.0 if figures is None else figures.at(percent) / 1e6
 
 
-def keys() -> Iterator[Row]:
-    """Yield what identifies each row, in the order of the tables."""
+def found(folder: Path | None) -> dict[str, Path]:
+    """Return the file of each workload that the folder or the package has.
+
+    Raises:
+        OptionError: there is no such folder.
+    """
+    if folder is not None and not folder.is_dir():
+        raise OptionError(f"{folder} is no folder; give one with {', '.join(TRACES.values())}")
+    paths: dict[str, Path] = {}
+    for name, file in TRACES.items():
+        if folder is not None and (folder / file).exists():
+            paths[name] = folder / file
+        elif name in SHIPPED:
+            paths[name] = bundled_trace().with_name(SHIPPED[name])
+    return paths
+
+
+def keys(traces: Collection[str]) -> Iterator[Row]:
+    """Yield what identifies each row of these workloads, in the order of the tables."""
     for device in DEVICES:
-        for trace in TRACES:
+        for trace in traces:
             for load in LOADS:
                 for prune in (False, True):
                     yield {
@@ -123,26 +146,26 @@ def keys() -> Iterator[Row]:
         yield {**steady, "prune": False, "noise": 20.0, "joins": False, "share": share}
 
 
-def collect(folder: Path, kept: Path | None) -> list[Row]:
+def collect(paths: Mapping[str, Path], kept: Path | None) -> list[Row]:
     """Run every row that is not kept from an earlier call; return all, in order."""
     rows: dict[tuple[Any, ...], Row] = {}
     if kept is not None and kept.exists():
-        found: list[Row] = [json.loads(line) for line in kept.read_text().splitlines()]
-        rows = {ident(row): row for row in found}
+        before: list[Row] = [json.loads(line) for line in kept.read_text().splitlines()]
+        rows = {ident(row): row for row in before}
     speeds: dict[tuple[str, str, int], tuple[Trace, Fraction]] = {}
-    for key in keys():
+    for key in keys(paths):
         if ident(key) in rows:
             continue
         name, device, limit = key["trace"], key["device"], key["limit"]
         if (name, device, limit) not in speeds:
-            speeds[name, device, limit] = capacity(folder, name, device, limit)
+            speeds[name, device, limit] = capacity(paths[name], name, device, limit)
         trace, speed = speeds[name, device, limit]
         row = rows[ident(key)] = run_row(trace, float(Fraction(str(key["load"])) * speed), key)
         if kept is not None:
             with kept.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
-    return [rows[ident(key)] for key in keys()]
+    return [rows[ident(key)] for key in keys(paths)]
 
 
 def ident(row: Row) -> tuple[Any, ...]:
@@ -151,11 +174,8 @@ def ident(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in names)
 
 
-def capacity(folder: Path, name: str, device: str, limit: int) -> tuple[Trace, Fraction]:
+def capacity(path: Path, name: str, device: str, limit: int) -> tuple[Trace, Fraction]:
     """Return the requests, and the factor on their arrival rate that is load 1."""
-    path = folder / TRACES[name]
-    if not path.exists() and name in SHIPPED:
-        path = ROOT / "models" / "stepahead_models" / "data" / SHIPPED[name]
     trace = read_trace(path).limit(limit)
     profile = load_profile(device)
     scene = set_up(trace, resolve(RunOptions(trace=name, unchecked=True), profile), profile, None)
@@ -264,11 +284,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("traces", type=Path)
-    parser.add_argument("--rows", type=Path)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("traces", type=Path, nargs="?", help="default: what ships alone")
+    parser.add_argument("--rows", type=Path, help="finished rows, for a second call")
+    parser.add_argument("--write", action="store_true", help=f"write the tables into {PAGE.name}")
     options = parser.parse_args()
-    rows = collect(options.traces, options.rows)
+    paths = found(options.traces)
+    missing = [f"{name} ({TRACES[name]})" for name in TRACES if name not in paths]
+    if missing and options.write:
+        raise OptionError(f"--write needs all workloads; missing: {', '.join(missing)}")
+    if missing:
+        sys.stderr.write(f"left out, for want of a trace: {', '.join(missing)}\n")
+    rows = collect(paths, options.rows)
     tables = {device: main_table(rows, device) for device in DEVICES}
     tables["noise"] = noise_tables(rows)
     for lines in tables.values():
@@ -281,4 +307,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

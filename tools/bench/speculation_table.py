@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from bench.scripts import count, finish
 from stepahead.arrays import Ints
 from stepahead_models.npu import BatchShape, NpuModel
 from stepahead_models.profiles import load_profile
@@ -141,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--requests", type=int, default=500, help="the first so many")
+    parser.add_argument("--requests", type=count, default=500, help="the first so many")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     options = parser.parse_args()
     path = bundled_trace().with_name("servegen_m-large_head.jsonl.zst")
@@ -163,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -16,10 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from bench.scripts import count, finish, share
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
 from stepahead_models.traces import Trace, read_trace
 from stepahead_tools.distribution import Distribution
+from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, OVERLAP, Loop
 from stepahead_tools.metrics import measure
 from stepahead_tools.options import RunOptions
@@ -59,7 +61,16 @@ def run(trace: Trace, speed: float, loop: Loop, row: dict[str, Any]) -> RunRecor
 
 
 def speed_of(trace: Trace, load: float) -> float:
-    """Return the factor on recorded arrivals that makes this share of the eager capacity."""
+    """Return the factor on recorded arrivals that makes this share of the eager capacity.
+
+    Raises:
+        OptionError: there are no times to scale.
+    """
+    if not trace.span_ns:
+        raise OptionError(
+            f"the first {len(trace)} requests of trace {trace.name!r} arrive at once, so there are "
+            "no times to scale; take more with --requests"
+        )
     profile = load_profile(DEVICE)
     settings = resolve(RunOptions(trace=trace.name, unchecked=True), profile)
     capacity = float(measure_capacity(set_up(trace, settings, profile, None)))
@@ -92,9 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--requests", type=int, default=2000, help="the first so many")
-    parser.add_argument("--load", type=float, default=0.6, help="share of the eager capacity")
+    parser.add_argument("trace", type=Path, help="with prefix hashes")
+    parser.add_argument("--requests", type=count, default=2000, help="the first so many")
+    parser.add_argument("--load", type=share, default=0.6, help="share of the eager capacity")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE.name}")
     options = parser.parse_args()
     trace = read_trace(options.trace).limit(options.requests)
@@ -116,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -18,19 +18,19 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
-from stepahead.index import KeyIndex
+from stepahead.index import UNKNOWN, KeyIndex
 
-# Where a block stands: its place in the queue, or one of these. A block that was hit while it
-# waited for its fence keeps its place among those that wait, should it be released before.
-_HELD: Final = -1
-_WAITING: Final = -2
-_HELD_AND_LISTED: Final = -3
+# Where a block that is not queued stands. One that was hit while it waited for its fence keeps its
+# place among those that wait, should it be released before.
+_NOWHERE: Final = -1
+_LISTED: Final = -2
 _HOLE: Final = -1
 _WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
+_LOOK: Final = 64  # keys of a prompt that are looked up first; most of them are new
 NO_KEY: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Receipt:
     """Ints taken out of the queue, with what it needs to put them back without a trace.
 
@@ -78,12 +78,15 @@ class BlockPool:
         self.key: Ints = np.full(num_blocks, NO_KEY, dtype=np.int64)
         self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.uses: Ints = np.zeros(num_blocks, dtype=np.int64)
+        self._counted = False  # whether any use was
         self.index = KeyIndex()
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
         self._queue: Ints = np.full(3 * num_blocks + 1, _HOLE, dtype=np.int64)
         self._queue[num_blocks : 2 * num_blocks] = np.arange(num_blocks)
-        self._position: Ints = np.arange(num_blocks, 2 * num_blocks, dtype=np.int64)
+        self._places: Ints = np.arange(3 * num_blocks + 1, dtype=np.int64)
+        #: Of a queued block, its place; of others it says nothing, unless they are `_LISTED`.
+        self._position: Ints = self._places[num_blocks : 2 * num_blocks].copy()
         self._head = num_blocks
         self._tail = 2 * num_blocks
         self._layout = 0
@@ -99,16 +102,7 @@ class BlockPool:
 
     def peek(self, count: int) -> Ints:
         """Return the next ``count`` blocks that `take` would hand out, without taking them."""
-        head, holes = self._head, self._tail - self._head - self.available
-        if not holes:
-            return self._queue[head : head + count].copy()
-        window = 2 * count + _WINDOW
-        while True:
-            queued = self._queue[head : min(head + window, self._tail)]
-            filled: Ints = queued[queued != _HOLE]
-            if len(filled) >= count:
-                return filled[:count]
-            window *= 4
+        return self._first(count)[0]
 
     def take(self, count: int) -> Receipt:
         """Pop ``count`` blocks for one holder each; they forget what they contained.
@@ -120,17 +114,14 @@ class BlockPool:
             raise KernelBug(f"{count} blocks taken, {self.available} available")
         if not count:
             return _NOTHING
-        blocks = self.peek(count)
-        queued_at = self._position[blocks]
-        after = int(queued_at[-1]) + 1
-        self._queue[self._head : after] = _HOLE
-        self._head = after
-        self._position[blocks] = _HELD
+        blocks, queued_at = self._first(count)
+        self._head = int(queued_at[-1]) + 1
         self.available -= count
         self.references[blocks] = 1
         forgotten = self.key[blocks]
-        self.index.drop(forgotten)
-        self.key[blocks] = NO_KEY
+        if forgotten[forgotten.argmax()] != NO_KEY:
+            self.index.drop(forgotten)
+            self.key[blocks] = NO_KEY
         return Receipt(blocks, queued_at, self._layout, forgotten)
 
     def give_back(self, receipt: Receipt) -> None:
@@ -144,7 +135,8 @@ class BlockPool:
         else:
             self._return_first(blocks)
         lost = (receipt.forgotten >= 0) & (self.index.find(receipt.forgotten) < 0)
-        self._name(blocks[lost], receipt.forgotten[lost])
+        self.index.put(receipt.forgotten[lost], blocks[lost])
+        self.key[blocks[lost]] = receipt.forgotten[lost]
 
     def release(self, blocks: Ints, fence: int) -> int:
         """Drop one reference of each block; return how many got none left.
@@ -158,11 +150,17 @@ class BlockPool:
         if left[left.argmin()] < 0:
             raise KernelBug("a block was released more often than it was taken")
         self.references[blocks] = left
-        loose = blocks[::-1] if not np.count_nonzero(left) else blocks[left == 0][::-1]
+        shared = np.count_nonzero(left)
+        if np.count_nonzero(left[:shared]) == shared:  # a prefix, or nothing
+            loose = blocks[shared:][::-1]
+        else:
+            loose = blocks[left == 0][::-1]
         if fence > self.passed:
             # Also of blocks that others hold: whoever lets go last must wait for this row too.
-            self.fence[blocks] = np.maximum(self.fence[blocks], fence)
-            self._newest_fence = max(self._newest_fence, fence)
+            if fence < self._newest_fence:
+                self.fence[blocks] = np.maximum(self.fence[blocks], fence)
+            else:
+                self.fence[blocks] = self._newest_fence = fence
             self._wait(loose, fence)
         elif self._newest_fence > self.passed:
             waits = self.fence[loose] > self.passed
@@ -188,15 +186,22 @@ class BlockPool:
     def _wait(self, blocks: Ints, oldest: int) -> None:
         """Let blocks wait for their fences, of which ``oldest`` is a lower bound."""
         self.pending_count += len(blocks)
-        new = blocks[self._position[blocks] == _HELD]
-        self._position[blocks] = _WAITING
-        if len(new):
-            self.pending.append((oldest, new))
+        if self.pending:
+            blocks = blocks[self._position[blocks] != _LISTED]
+        if len(blocks):
+            self.pending.append((oldest, blocks.copy()))
 
     def pass_fence(self, passed: int) -> None:
         """Every batch up to ``passed`` is back: blocks that waited for them may be used again."""
         self.passed = passed
         if not self.pending:
+            return
+        every = sum(len(listed) for _, listed in self.pending)
+        if self._newest_fence <= passed and every == self.pending_count:
+            # None waits on, and none was hit meanwhile.
+            for _, listed in self.pending:
+                self._append(listed)
+            self.pending, self.pending_count = [], 0
             return
         still: list[tuple[int, Ints]] = []
         for oldest, listed in self.pending:
@@ -214,11 +219,10 @@ class BlockPool:
 
     def _let_go(self, listed: Ints) -> None:
         """Put blocks whose fence has passed in the queue, but for those that were hit meanwhile."""
-        where = self._position[listed]
-        waited = where == _WAITING
-        if np.count_nonzero(waited) < len(listed):
-            self._position[listed[where == _HELD_AND_LISTED]] = _HELD
-            listed = listed[waited]
+        held = self.references[listed]
+        if np.count_nonzero(held):
+            self._position[listed[held > 0]] = _NOWHERE
+            listed = listed[held == 0]
         self.pending_count -= len(listed)
         self._append(listed)
 
@@ -238,25 +242,42 @@ class BlockPool:
 
     def match(self, keys: Ints) -> Ints:
         """Return the blocks that hold the longest known prefix of ``keys``."""
-        blocks = self.index.find(keys)
-        (unknown,) = (blocks < 0).nonzero()
-        return blocks[: int(unknown[0])] if len(unknown) else blocks
+        if not len(keys):
+            return EMPTY
+        looked = _LOOK
+        blocks = self.index.find(keys[:looked])
+        while blocks[unknown := blocks.argmin()] != UNKNOWN:
+            if len(blocks) == len(keys):
+                return blocks
+            looked *= 4
+            blocks = self.index.find(keys[:looked])
+        return blocks[:unknown]
 
     def idle_among(self, blocks: Ints) -> int:
         """Count those of ``blocks`` that stand in the queue."""
-        return int(np.count_nonzero(self._position[blocks] >= 0))
+        held = self.references[blocks]
+        if self.pending:
+            return int(np.count_nonzero((held == 0) & (self.fence[blocks] <= self.passed)))
+        return len(blocks) - int(np.count_nonzero(held))
 
     def hit(self, blocks: Ints) -> Receipt:
         """Take matched blocks into use, shared with whoever holds them already."""
         if not len(blocks):
             return _NOTHING
-        queued_at = self._position[blocks]
-        queued = queued_at >= 0
-        self._leave_queue(blocks[queued], queued_at[queued])
-        waiting = blocks[queued_at == _WAITING]
-        self._position[waiting] = _HELD_AND_LISTED
-        self.pending_count -= len(waiting)
-        self.references[blocks] += 1
+        held = self.references[blocks]
+        self.references[blocks] = held + 1
+        queued_at = np.full(len(blocks), _NOWHERE)
+        if np.count_nonzero(held) < len(blocks):
+            idle = held == 0
+            if self.pending:
+                waits = idle & (self.fence[blocks] > self.passed)
+                self._position[blocks[waits]] = _LISTED
+                self.pending_count -= int(np.count_nonzero(waits))
+                idle &= ~waits
+            places = self._position[blocks[idle]]
+            queued_at[idle] = places
+            self._queue[places] = _HOLE
+            self.available -= len(places)
         return Receipt(blocks, queued_at, self._layout, EMPTY)
 
     def undo_hit(self, receipt: Receipt) -> None:
@@ -272,19 +293,26 @@ class BlockPool:
 
     def commit(self, blocks: Ints, keys: Ints) -> None:
         """Give written blocks their content's identity; the newest block with a key keeps it."""
-        before = self.index.find(keys)
-        if np.count_nonzero(before >= 0):
-            self.key[before[before >= 0]] = NO_KEY
-        self._name(blocks, keys)
-        self.uses[blocks] = 0
-
-    def _name(self, blocks: Ints, keys: Ints) -> None:
-        self.index.put(keys, blocks)
+        if not len(keys):
+            return
+        before = self.index.put(keys, blocks)
+        if before[before.argmax()] != UNKNOWN:
+            self.key[before[before != UNKNOWN]] = NO_KEY
         self.key[blocks] = keys
+        if self._counted:
+            self.uses[blocks] = 0
+
+    def count_use(self, blocks: Ints) -> Ints:
+        """Count a hit of each block; return how many there were since it got its key."""
+        self._counted = True
+        uses = self.uses[blocks] + 1
+        self.uses[blocks] = uses
+        return uses
 
     def quiet(self) -> bool:
         """Tell whether no block with a key is held or pending."""
-        return not (self._position[self.key >= 0] < 0).any()
+        busy = (self.references > 0) | (self.fence > self.passed)
+        return not busy[self.key != NO_KEY].any()
 
     def forget_all(self) -> None:
         """Drop every key."""
@@ -295,24 +323,39 @@ class BlockPool:
 
     def queued(self) -> Ints:
         """Return the free and cached blocks in the order in which they will be reused."""
-        return self.peek(self.available)
+        queued = self._queue[self._head : self._tail]
+        filled: Ints = queued[queued != _HOLE]
+        return filled
 
-    def _leave_queue(self, blocks: Ints, queued_at: Ints) -> None:
-        self._queue[queued_at] = _HOLE
-        self._position[blocks] = _HELD
-        self.available -= len(blocks)
+    def _first(self, count: int) -> tuple[Ints, Ints]:
+        """Return the first ``count`` blocks of the queue, a copy, and their places."""
+        head = self._head
+        blocks = self._queue[head : head + count]
+        if not count or blocks[blocks.argmin()] != _HOLE:
+            return blocks.copy(), self._places[head : head + count]
+        window = 2 * count + _WINDOW
+        while True:
+            queued = self._queue[head : min(head + window, self._tail)]
+            filled = (queued != _HOLE).nonzero()[0][:count]
+            if len(filled) == count:
+                return queued[filled], filled + head
+            window *= 4
 
     def _return_home(self, blocks: Ints, queued_at: Ints) -> None:
         if len(blocks):
+            first = int(queued_at.min())
+            if first < self._head:
+                # What was taken there has left its numbers.
+                self._queue[first : self._head] = _HOLE
+                self._head = first
             self._queue[queued_at] = blocks
             self._position[blocks] = queued_at
-            self._head = min(self._head, int(queued_at.min()))
             self.available += len(blocks)
 
     def _return_first(self, blocks: Ints) -> None:
         if self._head < len(blocks):
             self._compact()
-        self._return_home(blocks, np.arange(self._head - len(blocks), self._head))
+        self._return_home(blocks, self._places[self._head - len(blocks) : self._head])
 
     def _append(self, blocks: Ints) -> None:
         count = len(blocks)
@@ -320,8 +363,10 @@ class BlockPool:
             return
         if self._tail + count > len(self._queue):
             self._compact()
-        self._queue[self._tail : self._tail + count] = blocks
-        self._position[blocks] = np.arange(self._tail, self._tail + count)
+        stretch = slice(self._tail, self._tail + count)
+        self._queue[stretch] = blocks
+        # By the queue's own numbers: those given may be a reversed view, a slow index.
+        self._position[self._queue[stretch]] = self._places[stretch]
         self._tail += count
         self.available += count
 
@@ -330,7 +375,7 @@ class BlockPool:
         self._head = self.num_blocks
         self._tail = self._head + len(queued)
         self._queue[self._head : self._tail] = queued
-        self._position[queued] = np.arange(self._head, self._tail)
+        self._position[queued] = self._places[self._head : self._tail]
         self._layout += 1
 
     # -- copies -------------------------------------------------------------------------------
@@ -352,6 +397,7 @@ class BlockPool:
         self._head, self._tail, self._layout, self.available, self.pending_count = saved.counts
         self.passed, self._newest_fence = saved.fences
         self.pending = list(saved.pending)
+        self._counted = bool(self.uses.any())
         keyed = np.flatnonzero(self.key >= 0)
         self.index = KeyIndex()
         self.index.make_room(saved.key_room - 1)

@@ -48,9 +48,8 @@ def promote(state: State, batch: Batch) -> None:
         if row is None or not batch.live[row]:
             continue
         blocks = receipt.blocks[pool.key[receipt.blocks] >= 0]
-        pool.uses[blocks] += 1
         _touch(state, pool.key[blocks])
-        due.append(blocks[pool.uses[blocks] >= threshold])
+        due.append(blocks[pool.count_use(blocks) >= threshold])
     blocks = np.concatenate(due)
     _, first = np.unique(blocks, return_index=True)
     blocks = blocks[np.sort(first)]

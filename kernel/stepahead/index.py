@@ -16,6 +16,8 @@ from stepahead.arrays import Ints, Mask
 UNKNOWN: Final = -1
 _BITS: Final = 9
 _PAGE: Final = 1 << _BITS
+#: As an array: a number would be made one at every shift.
+_SHIFT: Final = np.array(_BITS)
 
 
 class KeyIndex:
@@ -54,20 +56,24 @@ class KeyIndex:
 
     def find(self, keys: Ints) -> Ints:
         """Return the block of each key, or `UNKNOWN`; shape as given."""
-        found: Ints = self._cells[keys + self._offset[keys >> _BITS]]
+        found: Ints = self._cells[keys + self._offset[keys >> _SHIFT]]
         return found
 
-    def put(self, keys: Ints, blocks: Ints) -> None:
-        """Let each key, all of them distinct, lead to its block."""
-        places = keys + self._offset[keys >> _BITS]
-        if len(places) and places[places.argmin()] < _PAGE:
-            self._open(keys >> _BITS)
-            places = keys + self._offset[keys >> _BITS]
+    def put(self, keys: Ints, blocks: Ints) -> Ints:
+        """Let each key, all of them distinct, lead to its block; return where they led before."""
+        pages = keys >> _SHIFT
+        places = keys + self._offset[pages]
+        opened = [0]
+        while len(places) and places[first := places.argmin()] < _PAGE:
+            opened.append(self._open(int(pages[first]), opened))
+            places = keys + self._offset[pages]
+        before: Ints = self._cells[places]
         self._cells[places] = blocks
+        return before
 
     def drop(self, keys: Ints) -> None:
         """Forget keys; those that are not known, and -1, change nothing."""
-        self._cells[keys + self._offset[keys >> _BITS]] = UNKNOWN
+        self._cells[keys + self._offset[keys >> _SHIFT]] = UNKNOWN
 
     def clear(self) -> None:
         """Forget every key."""
@@ -81,34 +87,29 @@ class KeyIndex:
         keys = (self._owner[pages[places >> _BITS]] << _BITS) + (places & (_PAGE - 1))
         return keys, cells[places]
 
-    def _open(self, pages: Ints) -> None:
-        """Give cells to those of ``pages`` that have none."""
-        (edges,) = (pages[1:] != pages[:-1]).nonzero()
-        wanted: dict[int, None] = dict.fromkeys([int(pages[0]), *pages[edges + 1].tolist()])
-        if len(self._free) < len(wanted):
-            self._recycle(len(wanted))  # which may take some of these
-        for page in wanted:
-            if self._offset[page] != -page << _BITS:
-                continue
-            place = self._free.pop()
-            self._owner[place] = page
-            self._offset[page] = (place - page) << _BITS
+    def _open(self, page: int, kept: list[int]) -> int:
+        """Give ``page`` cells, not those at ``kept``; return which."""
+        if not self._free:
+            self._recycle(kept)
+        place = self._free.pop()
+        self._owner[place] = page
+        self._offset[page] = (place - page) << _BITS
+        return place
 
-    def _recycle(self, wanted: int) -> None:
+    def _recycle(self, kept: list[int]) -> None:
         """Take pages back in which nothing is known; grow unless that gives half of them."""
         idle: Mask = self._cells.reshape(-1, _PAGE).max(axis=1) == UNKNOWN
-        idle[0] = False
+        idle[kept] = False
         idle &= self._owner >= 0
         owners = self._owner[idle]
         self._offset[owners] = -owners << _BITS
         self._owner[idle] = -1
         self._free += np.flatnonzero(idle).tolist()
         pages = len(self._owner)
-        if len(self._free) < max(wanted, pages // 2):
-            more = max(wanted, pages)
-            self._cells = np.concatenate((self._cells, np.full(more * _PAGE, UNKNOWN)))
-            self._owner = np.concatenate((self._owner, np.full(more, -1)))
-            self._free += range(pages, pages + more)
+        if len(self._free) < pages // 2:
+            self._cells = np.concatenate((self._cells, np.full(pages * _PAGE, UNKNOWN)))
+            self._owner = np.concatenate((self._owner, np.full(pages, -1)))
+            self._free += range(pages, 2 * pages)
 
 
 def _nowhere(length: int) -> Ints:

@@ -93,7 +93,7 @@ class PoolMachine(RuleBasedStateMachine):
         key = data.draw(st.sampled_from(KEYS))
         self.keys = {b: k for b, k in self.keys.items() if k != key}
         self.keys[block] = key
-        self.pool.uses[block] = 3
+        assert self.pool.count_use(np.array([block])).tolist() == [self.pool.uses[block]] != [0]
         self.pool.commit(np.array([block]), np.array([key]))
         assert self.pool.uses[block] == 0
         self.undoable = [entry for entry in self.undoable if block not in entry.holder]

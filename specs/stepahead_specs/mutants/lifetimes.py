@@ -106,12 +106,7 @@ def a_release_returns_early() -> Edits:
 def the_line_of_free_blocks_takes_a_block_twice() -> Edits:
     """A block that waits for a fence is listed, and put in line, for every time it was released."""
     return [
-        Edit("BlockPool._wait", "blocks[self._position[blocks] == _HELD]", "blocks"),
-        Edit(
-            "BlockPool._let_go",
-            "listed = listed[waited]",
-            "listed = listed[where != _HELD_AND_LISTED]",
-        ),
+        Edit("BlockPool._wait", "blocks[self._position[blocks] != _LISTED]", "blocks"),
     ]
 
 
@@ -135,8 +130,8 @@ def the_last_block_of_a_hit_is_not_pinned() -> Edits:
     return [
         Edit(
             "BlockPool.hit",
-            "self.references[blocks] += 1",
-            "self.references[blocks[:-1]] += 1",
+            "self.references[blocks] = held + 1",
+            "self.references[blocks[:-1]] = held[:-1] + 1",
         )
     ]
 
@@ -149,7 +144,12 @@ def whoever_lets_go_last_does_not_wait() -> Edits:
             "BlockPool.release",
             "self.fence[blocks] = np.maximum(self.fence[blocks], fence)",
             "self.fence[loose] = np.maximum(self.fence[loose], fence)",
-        )
+        ),
+        Edit(
+            "BlockPool.release",
+            "self.fence[blocks] = self._newest_fence = fence",
+            "self.fence[loose] = self._newest_fence = fence",
+        ),
     ]
 
 

@@ -49,6 +49,16 @@ def test_a_path_of_one_machine_is_a_problem(tmp_path: Path, path: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("line", ["gains 5{}%.", "| 5{}% |", "{{gain:+.1{}%}}"])
+def test_a_percent_sign_that_touches_its_number_is_a_problem(tmp_path: Path, line: str) -> None:
+    """One way everywhere; remainders, formats and addresses are no percentages."""
+    says = "a percent sign without a space before it; the tables and the prose have one"
+    assert findings(tmp_path, "specs/page.md", line.format("")) == [
+        f"specs/page.md:1: problem: {says}"
+    ]
+    assert findings(tmp_path, "specs/page.md", "5 %, x%5, '%5d' % 3, a%20b, {gain:.1f} %") == []
+
+
 def test_a_file_name_that_says_nothing_is_a_problem(tmp_path: Path) -> None:
     """Files are nouns of the domain."""
     says = "the name _utils says nothing; name the file for what it holds"

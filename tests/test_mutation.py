@@ -127,8 +127,8 @@ def test_the_page_counts_each_mutant_once_and_gives_the_reason(tmp_path: Path) -
         Judgement("nobody looks", equivalent=False, changes=(str(gap),)),
     ]
     page = report([noticed, same, gap, words, left, due], results, judgements)
-    assert "| timing | 6 | 1 | 1 | 1 | 1 | 1 | 1 | 33.3% |" in page
-    assert "| all | 6 | 1 | 1 | 1 | 1 | 1 | 1 | 33.3% |" in page
+    assert "| timing | 6 | 1 | 1 | 1 | 1 | 1 | 1 | 33.3 % |" in page
+    assert "| all | 6 | 1 | 1 | 1 | 1 | 1 | 1 | 33.3 % |" in page
     assert "**It is the same** (1)" in page
     assert "**Nobody looks** (1)" in page
     assert "## Lives, and is not judged\n\n- `Estimate.learn: self.mean += error // 8 => " in page

@@ -34,6 +34,10 @@ LINE_RULES: Final = (
     (re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X]|HAC[K])\b"), "a left-over marker; do it or drop it"),
     (re.compile(r"^(?:<{7}|>{7}) "), "a merge conflict marker; resolve it"),
     (
+        re.compile(r"\d[%](?![-\w\"'%(])|[.]\d[%][}]"),
+        "a percent sign without a space before it; the tables and the prose have one",
+    ),
+    (
         re.compile(r"index[-]url|pypi[.]org/simple|pythonhosted[.]|registry[.]npmjs"),
         "the address of a registry; leave it to the user's package settings",
     ),

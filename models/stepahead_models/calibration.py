@@ -92,18 +92,20 @@ class Calibration:
         )
         lines = [host]
         lines.append(
-            "concurrency  tokens/s: measured simulated  error   TPOT ms: measured simulated  error"
+            "concurrency  tokens/s: measured simulated   error"
+            "   TPOT ms: measured simulated   error"
         )
         for row in self.rows:
             lines.append(
                 f"{row.measured.concurrency:11.2f}"
                 f"{row.measured.tokens_per_s:20.1f}{row.simulated.tokens_per_s:10.1f}"
-                f"{row.tokens_error:+7.1%}{row.measured.tpot_ms:20.2f}{row.simulated.tpot_ms:10.2f}"
-                f"{row.tpot_error:+7.1%}  {'fitted' if row.measured.fitted else 'held out'}"
+                f"{100 * row.tokens_error:+6.1f} %"
+                f"{row.measured.tpot_ms:20.2f}{row.simulated.tpot_ms:10.2f}"
+                f"{100 * row.tpot_error:+6.1f} %  {'fitted' if row.measured.fitted else 'held out'}"
             )
         for name, fitted in (("held out", False), ("fitted", True), ("all rows", None)):
             median, worst = self.errors(fitted=fitted)
-            lines.append(f"{name}: median error {median:.1%}, worst {worst:.1%}")
+            lines.append(f"{name}: median error {100 * median:.1f} %, worst {100 * worst:.1f} %")
         return "\n".join(lines)
 
 

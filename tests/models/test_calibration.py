@@ -164,14 +164,14 @@ def test_the_report_shows_every_row_and_hides_no_error() -> None:
 
     assert report == (
         "host time per step: 1124 us + 176.7 us per row (host sampling excluded)\n"
-        "concurrency  tokens/s: measured simulated  error   TPOT ms: measured simulated  error\n"
-        "       1.00                60.0      63.0  +5.0%               15.00     15.30  +2.0%"
+        "concurrency  tokens/s: measured simulated   error   TPOT ms: measured simulated   error\n"
+        "       1.00                60.0      63.0  +5.0 %               15.00     15.30  +2.0 %"
         "  fitted\n"
-        "     107.20              1000.0     900.0 -10.0%               50.00     65.00 +30.0%"
+        "     107.20              1000.0     900.0 -10.0 %               50.00     65.00 +30.0 %"
         "  held out\n"
-        "held out: median error 20.0%, worst 30.0%\n"
-        "fitted: median error 3.5%, worst 5.0%\n"
-        "all rows: median error 7.5%, worst 30.0%"
+        "held out: median error 20.0 %, worst 30.0 %\n"
+        "fitted: median error 3.5 %, worst 5.0 %\n"
+        "all rows: median error 7.5 %, worst 30.0 %"
     )
 
 

@@ -12,7 +12,9 @@ def test_calibrate_shows_every_row_and_the_errors_within_the_aim() -> None:
     done = CliRunner().invoke(app, ["calibrate"])
     assert done.exit_code == 0, done.stdout
     assert (done.stdout.count("fitted"), done.stdout.count("held out")) == (3, 6)
-    median, worst = re.findall(r"all rows: median error ([\d.]+)%, worst ([\d.]+)%", done.stdout)[0]
+    told = re.search(r"all rows: median error ([\d.]+) %, worst ([\d.]+) %", done.stdout)
+    assert told is not None
+    median, worst = told.groups()
     assert float(median) < 10
     assert float(worst) < 20
 

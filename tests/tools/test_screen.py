@@ -11,7 +11,7 @@ from stepahead_tools.logs import start_log
 from stepahead_tools.screen import Cell, Screen
 
 SECTIONS = [
-    [[Cell("tokens/s"), Cell("1.5"), Cell("22.25"), Cell("+3.0%", "green")]],
+    [[Cell("tokens/s"), Cell("1.5"), Cell("22.25"), Cell("+3.0 %", "green")]],
     [],
     [[Cell("gap"), Cell("12"), Cell("-"), Cell("")]],
 ]
@@ -23,11 +23,11 @@ def test_columns_are_aligned_and_sections_apart(capsys: pytest.CaptureFixture[st
     Screen().table(HEADER, SECTIONS)
     assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
         "",
-        " metric     eager   overlap   change",
-        " ───────────────────────────────────",
-        " tokens/s     1.5     22.25    +3.0%",
+        " metric    eager  overlap  change",
+        " ────────────────────────────────",
+        " tokens/s    1.5    22.25  +3.0 %",
         "",
-        " gap           12         -",
+        " gap          12        -",
         "",
     ]
 
@@ -52,9 +52,18 @@ def test_a_terminal_gets_colours_and_only_what_it_can_show(monkeypatch: pytest.M
         else:
             monkeypatch.delenv("NO_COLOR")
         Screen().table(HEADER, SECTIONS)
-    assert "\x1b[32m +3.0%\x1b[0m" in coloured.getvalue()
+    assert "\x1b[32m+3.0 %\x1b[0m" in coloured.getvalue()
     assert coloured.getvalue().isascii()
     assert plain.getvalue() == re.sub(r"\x1b\[\d+m", "", coloured.getvalue())
+
+
+def test_a_number_and_its_percent_sign_stay_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line that begins with a percent sign is read twice."""
+    monkeypatch.setenv("COLUMNS", "19")
+    Screen().paragraph("mean TPOT by -12.1 % at p50")
+    assert capsys.readouterr().out == "mean TPOT by\n-12.1 % at p50\n"
 
 
 def test_a_quiet_screen_stays_empty(capsys: pytest.CaptureFixture[str]) -> None:

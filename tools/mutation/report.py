@@ -39,7 +39,7 @@ class Score:
         told = [counts[name] for name in ("noticed", "equivalent", "words", "gap", "open", "due")]
         wrong = counts["gap"] + counts["open"]
         score = counts["noticed"] / max(counts["noticed"] + wrong, 1)
-        return (str(sum(told)), *(str(count) for count in told), f"{score:.1%}")
+        return (str(sum(told)), *(str(count) for count in told), f"{100 * score:.1f} %")
 
 
 def report(changes: Iterable[Change], results: Results, judgements: list[Judgement]) -> str:

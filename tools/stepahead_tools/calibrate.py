@@ -51,7 +51,8 @@ def calibrate_profile(options: CalibrateOptions) -> None:
     ):
         errors = [abs(error) for row in chosen for error in (row.tokens_error, row.tpot_error)]
         console.print(
-            f"{label}: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}",
+            f"{label}: median error {100 * statistics.median(errors):.1f} %, worst "
+            f"{100 * max(errors):.1f} %",
             highlight=False,
         )
     console.print(
@@ -82,10 +83,10 @@ def _table(rows: Sequence[Comparison]) -> Table:
             f"{measured.concurrency:.1f}",
             f"{measured.tokens_per_s:.1f}",
             f"{simulated.tokens_per_s:.1f}",
-            f"{row.tokens_error:+z.1%}",
+            f"{100 * row.tokens_error:+z.1f} %",
             f"{measured.tpot_ms:.2f}",
             f"{simulated.tpot_ms:.2f}",
-            f"{row.tpot_error:+z.1%}",
+            f"{100 * row.tpot_error:+z.1f} %",
             idle,
             "fitted" if measured.fitted else "held out",
         )

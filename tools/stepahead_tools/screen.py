@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 
 Style = Literal["", "bold", "dim", "green", "red"]
 _CODES: Final = {"bold": 1, "dim": 2, "green": 32, "red": 31}
-_BETWEEN: Final = "   "
+_BETWEEN: Final = "  "
 
 
 class Cell(NamedTuple):
@@ -42,9 +42,9 @@ class Screen:
             sys.stdout.write(f"{text}\n")
 
     def paragraph(self, text: str, style: Style = "") -> None:
-        """Print lines no longer than the screen is wide."""
-        for line in wrap(text, self.width):
-            self.line(_painted(Cell(line, style)))
+        """Print lines no longer than the screen is wide; a number keeps its percent sign."""
+        for line in wrap(text.replace(" %", "\0%"), self.width):
+            self.line(_painted(Cell(line.replace("\0", " "), style)))
 
     def table(self, header: Sequence[str], sections: Sequence[Sequence[Sequence[Cell]]]) -> None:
         """Print a table; its first column holds labels, the others figures."""

@@ -175,7 +175,7 @@ def _change(before: float | None, after: float | None, better: int) -> Cell:
     change = after / before - 1 if before else 0.0
     if abs(change) < _SMALL_CHANGE:
         return Cell("=", "dim")
-    text = f"{change:+.1%}" if change < _HUGE_CHANGE else f"x {1 + change:,.0f}"
+    text = f"{100 * change:+.1f} %" if change < _HUGE_CHANGE else f"x {1 + change:,.0f}"
     return Cell(text, "" if not better else "green" if change * better > 0 else "red")
 
 

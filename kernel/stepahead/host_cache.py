@@ -31,7 +31,7 @@ from stepahead.errors import HostContractError
 from stepahead.events import TransferDone, TransferFailed
 from stepahead.requests import NO_SEAT, Stay
 from stepahead.state import State
-from stepahead.tables import REQUEST, BatchState, RequestState, RequestTrigger
+from stepahead.tables import REQUEST, RequestState, RequestTrigger
 from stepahead.transfers import Transfer, TransferKind
 
 # -- to the host ------------------------------------------------------------------------------
@@ -308,14 +308,10 @@ def _void(state: State, load: Transfer) -> None:
         return
     if stay is None or stay.seat == NO_SEAT:
         return
-    for batch in state.outstanding:
-        row = batch.row_of(stay.seat)
-        if row is not None:
-            batch.lose(row, FinishReason.ERROR)
-            state.counters.discarded_rows += batch.state is BatchState.DISPATCHED
+    fence = state.lose_rows(stay.seat, FinishReason.ERROR)
     if REQUEST.states[int(state.columns.state[stay.seat])] is RequestState.PREPARED:
         state.move_one(stay.seat, RequestTrigger.WITHDRAW)
     else:
         state.move_one(stay.seat, RequestTrigger.FILL)
         state.move_one(stay.seat, RequestTrigger.PREEMPT)
-    state.requeue(stay)
+    state.requeue(stay, fence)

@@ -202,7 +202,7 @@ def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:
         pool.undo_hit(receipt)
         columns.blocks[seat] = 0
         state.move_one(seat, RequestTrigger.WITHDRAW)
-        state.vacate(stay)
+        state.vacate(stay, 0)
         state.waiting.add(stay)
     for stay in state.stays(seats):
         if state.newest_row(stay.seat):

@@ -217,15 +217,15 @@ def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[Fini
     ending = tokens == columns.eos[sampled]
     ending |= known >= columns.final[sampled]
     finished: list[FinishRequest] = []
-    rows = np.arange(len(sampled)) if state.stop_sets else ending.nonzero()[0]
+    rows = state.every_row[: len(sampled)] if state.stop_sets else ending.nonzero()[0]
     if not len(rows):
         return finished
     for row, stay in zip(rows.tolist(), state.stays(sampled[rows]), strict=True):
-        token = int(tokens[row])
+        token, length = tokens.item(row), known.item(row)
         stops = token == stay.eos or token in stay.stops
-        if stops and known[row] >= stay.floor:
+        if stops and length >= stay.floor:
             finished.append(state.end(stay, FinishReason.STOP))
-        elif known[row] >= stay.final:
+        elif length >= stay.final:
             finished.append(state.end(stay, FinishReason.LENGTH))
     return finished
 

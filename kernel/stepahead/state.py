@@ -233,13 +233,29 @@ class State:
 
     def newest_row(self, seat: int) -> int:
         """Return the newest outstanding batch with a row of this seat, or 0: the seat's fence."""
-        # A row adds to the one count as it is selected, and to the other as it is back.
-        if self.columns.scheduled.item(seat) == self.columns.settled.item(seat):
+        if self._rests(seat):
             return 0
         for batch in reversed(self.outstanding):
             if batch.row_of(seat) is not None:
                 return batch.batch_id
         return 0
+
+    def lose_rows(self, seat: int, reason: FinishReason) -> int:
+        """The rows of this seat are dead from now on; return its fence, as `newest_row`."""
+        fence = 0
+        if self._rests(seat):
+            return fence
+        for batch in self.outstanding:
+            row = batch.row_of(seat)
+            if row is not None:
+                batch.lose(row, reason)
+                self.counters.discarded_rows += batch.state is BatchState.DISPATCHED
+                fence = batch.batch_id
+        return fence
+
+    def _rests(self, seat: int) -> bool:
+        """Tell whether every row of this seat is back: each adds to both of these counts."""
+        return self.columns.scheduled.item(seat) == self.columns.settled.item(seat)
 
     def pass_fences(self) -> None:
         """Free what waited for batches that are back."""
@@ -290,12 +306,11 @@ class State:
         self.seated[seat] = stay
         return seat
 
-    def vacate(self, stay: Stay) -> None:
+    def vacate(self, stay: Stay, fence: int) -> None:
         """Release seat and blocks, behind the fence of its newest row; twice does nothing."""
         seat = stay.seat
         if seat == NO_SEAT:
             return
-        fence = self.newest_row(seat)
         self.pool.release(self.columns.held(seat).copy(), fence)
         self.columns.blocks[seat] = 0
         self.order = self.order[self.order != seat]
@@ -310,15 +325,15 @@ class State:
     def preempt(self, stay: Stay) -> None:
         """Send a request without outstanding rows back to the waiting line, at its old rank."""
         self.move_one(stay.seat, RequestTrigger.PREEMPT)
-        stay.settled_before = int(self.columns.settled[stay.seat])
-        self.requeue(stay)
+        stay.settled_before = self.columns.settled.item(stay.seat)
+        self.requeue(stay, 0)
         self.counters.preemptions += 1
 
-    def requeue(self, stay: Stay) -> None:
+    def requeue(self, stay: Stay, fence: int) -> None:
         """A request that is QUEUED again begins a new epoch in the waiting line."""
         stay.sampled = self.columns.sampled(stay.seat)
         stay.epoch += 1
-        self.vacate(stay)
+        self.vacate(stay, fence)
         self.waiting.add(stay)
 
     # -- ends ---------------------------------------------------------------------------------
@@ -334,13 +349,8 @@ class State:
             self.steady = None
         else:
             stay.state = self.move_one(seat, trigger)
-            outputs = int(self.columns.known[seat] - self.columns.prompt[seat])
-            for batch in self.outstanding:
-                row = batch.row_of(seat)
-                if row is not None:
-                    batch.lose(row, reason)
-                    self.counters.discarded_rows += batch.state is BatchState.DISPATCHED
-            self.vacate(stay)
+            outputs = self.columns.known.item(seat) - stay.prompt
+            self.vacate(stay, self.lose_rows(seat, reason))
         self.ledger.loading.pop(stay.handle, None)
         del self.live[stay.handle]
         self.stop_sets -= bool(stay.stops)

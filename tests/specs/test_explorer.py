@@ -17,6 +17,7 @@ from stepahead.events import (
     RequestCancelled,
 )
 from stepahead.kernel import Kernel
+from stepahead.requests import Stay
 from stepahead.state import State
 from stepahead.tables import BATCH_ROWS, REQUEST, REQUEST_ROWS, RequestTrigger, StateTable
 from stepahead_models.journal import replay_journal
@@ -168,9 +169,12 @@ def test_every_declared_edge_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert taken == declared
 
 
-def _no_fence(_state: State, _seat: int) -> int:
+_vacate = State.vacate
+
+
+def _no_fence(state: State, stay: Stay, _fence: int) -> None:
     """Take every row for one that is back."""
-    return 0
+    _vacate(state, stay, 0)
 
 
 def _no_room(_state: State, _lacking: int, _need: int) -> bool:
@@ -185,7 +189,7 @@ def test_a_block_freed_too_early_is_found_in_a_short_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without fences a cancel frees what the batch may still write; the run is told and replays."""
-    monkeypatch.setattr(State, "newest_row", _no_fence)
+    monkeypatch.setattr(State, "vacate", _no_fence)
     bounds = Bounds()
     found = explore(bounds)
     assert not found.passed

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from stepahead.requests import Stay
 from stepahead.state import State
 from stepahead_tools.app import app
 
@@ -42,11 +43,12 @@ def test_a_violation_is_printed_and_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Exit code 1, the shortest run in words, and as a journal that `replay` takes."""
+    vacate = State.vacate
 
-    def no_fence(_state: State, _seat: int) -> int:
-        return 0
+    def no_fence(state: State, stay: Stay, _fence: int) -> None:
+        vacate(state, stay, 0)
 
-    monkeypatch.setattr(State, "newest_row", no_fence)
+    monkeypatch.setattr(State, "vacate", no_fence)
     path = tmp_path / "run.jsonl"
     done = run("--journal", str(path))
     assert done.exit_code == 1

@@ -118,10 +118,10 @@ def a_cancelled_request_publishes_what_is_in_flight() -> Edits:
     return [
         Edit(
             "State.end",
-            "        self.vacate(stay)\n",
+            "        self.vacate(stay, self.lose_rows(seat, reason))\n",
             "        full = min(int(self.columns.blocks[seat]), len(stay.keys))\n"
             "        self.pool.commit(self.columns.held(seat)[:full].copy(), stay.keys[:full])\n"
-            "        self.vacate(stay)\n",
+            "        self.vacate(stay, self.lose_rows(seat, reason))\n",
         )
     ]
 

@@ -107,7 +107,7 @@ def a_victim_in_flight_is_preempted_at_once() -> Edits:
         Edit(
             "_make_room",
             "columns.intent[victim.seat] = Intent.PREEMPT.value",
-            "state.requeue(victim)",
+            "state.requeue(victim, state.newest_row(victim.seat))",
         )
     ]
 
@@ -119,7 +119,7 @@ def a_late_result_reaches_a_preempted_request() -> Edits:
         Edit(
             "_make_room",
             "columns.intent[victim.seat] = Intent.PREEMPT.value",
-            "state.requeue(victim)",
+            "state.requeue(victim, state.newest_row(victim.seat))",
         ),
         Edit("_own_rows", _TOLD, "pass"),
     ]

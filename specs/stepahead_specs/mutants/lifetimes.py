@@ -159,9 +159,9 @@ def the_end_and_the_preemption_both_release() -> Edits:
     return [
         Edit(
             "State.requeue",
-            "    self.vacate(stay)\n",
+            "    self.vacate(stay, fence)\n",
             "    self.pool.release(self.columns.held(stay.seat).copy(), 0)\n"
-            "    self.vacate(stay)\n",
+            "    self.vacate(stay, fence)\n",
         )
     ]
 

@@ -441,7 +441,7 @@ def waste_is_counted_before_it_happens() -> Edits:
     """Rows count as wasted on the device when their request ends, dispatched or not."""
     return [
         Edit(
-            "State.end",
+            "State.lose_rows",
             "self.counters.discarded_rows += batch.state is BatchState.DISPATCHED",
             "self.counters.discarded_rows += 1",
         )
@@ -463,7 +463,7 @@ def the_minimum_of_tokens_is_lost() -> Edits:
 @mutant("B98", expects=("INV-14", "INV-29"))
 def the_minimum_of_tokens_is_off_by_one() -> Edits:
     """A stop counts only beyond the minimum, not at it."""
-    return [Edit("_finish", "known[row] >= stay.floor", "known[row] > stay.floor")]
+    return [Edit("_finish", "length >= stay.floor", "length > stay.floor")]
 
 
 @mutant("B33", "B103", expects=("INV-11", "INV-15", "kernel"))
@@ -511,7 +511,7 @@ def a_request_ends_one_token_before_its_length() -> Edits:
             "ending |= known >= columns.final[sampled]",
             "ending |= known >= columns.final[sampled] - 1",
         ),
-        Edit("_finish", "known[row] >= stay.final:", "known[row] >= stay.final - 1:"),
+        Edit("_finish", "length >= stay.final:", "length >= stay.final - 1:"),
     ]
 
 

@@ -129,6 +129,11 @@ class BatchExecuted:
 
     ``ended_at`` is when the device finished, before the host sampled or synchronised (ns; -1: not
     known, then ``at`` counts). Only just-in-time selection reads it.
+
+    ``turn_times`` are the times of the turns that just-in-time selection learns from, where several
+    steps come back at once: the first `Repeat.pace` of them, without the last step. Shape
+    ``(turns, 3)``, of each turn in order: when the device finished the step that it begins with,
+    when that would have been reported, and when the host was ready to select (ns). None: no turn.
     """
 
     batch_id: int
@@ -136,6 +141,7 @@ class BatchExecuted:
     at: int
     ended_at: int = -1
     accepted: Ints | None = None
+    turn_times: Ints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

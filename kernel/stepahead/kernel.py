@@ -40,7 +40,7 @@ from stepahead.planning import may_select, select
 from stepahead.reservation import undo
 from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
 from stepahead.state import Counters, Snapshot, State, Wake
-from stepahead.stretches import Repeat, check_turns, horizon, leap, repeat
+from stepahead.stretches import Repeat, check_turns, horizon, leap, learn_turns, repeat
 from stepahead.tables import BatchState, BatchTrigger
 from stepahead.transfers import Transfer
 from stepahead.views import (
@@ -374,6 +374,7 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
                 "rows; ask Kernel.repeat first"
             )
         check_turns(state, batch, event.tokens[:-1])
+        learn_turns(state, event)
         leap(state, event.tokens[:-1])
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at

@@ -10,7 +10,8 @@ at the first ending token.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from typing import Final
 
 import numpy as np
 
@@ -18,10 +19,14 @@ from stepahead.arrays import Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.errors import HostContractError, KernelBug
+from stepahead.events import BatchExecuted
 from stepahead.host_cache import untouched
 from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
+from stepahead.timing import Pace
+
+_NO_TIMES: Final[Ints] = np.empty((0, 3), dtype=np.int64)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +39,10 @@ class Repeat:
             batch before it, or as soon as the host is ready, whichever is later; ns. If it is not
             0, a turn whose preparation outlasts the device step, or that begins with one that did,
             must be reported by itself: the kernel learns from it.
+        pace: just in time, where the kernel learns from the first ``pace.learns`` of the steps: it
+            says what ``select_after`` is in the turns that they begin, and the last time for all
+            turns behind. The times of these turns go with the event, see `BatchExecuted`. None:
+            the kernel learns from none.
         batch_id: the dispatched batch, the first of them.
         seats, handles: the rows, shape ``(rows,)``.
         positions: KV position that the dispatched batch computes, shape ``(rows,)``.
@@ -46,6 +55,7 @@ class Repeat:
 
     steps: int
     select_after: int
+    pace: Pace | None
     batch_id: int
     seats: Ints
     handles: Ints
@@ -81,8 +91,8 @@ def _repeats(state: State, steady: Steady) -> bool:
         return False
     if state.paused or state.pool.pending or state.fenced_seats or state.ledger.open:
         return False
-    if timing is not None and timing.learns(outstanding[0]):
-        return False
+    if timing is not None and len(outstanding) == 1 and timing.learns(outstanding[0]):
+        return False  # nothing is prepared ahead, and selected with the device idle
     if outstanding[-1].batch_id - outstanding[0].batch_id != state.config.lookahead:
         return False  # a batch between them was refused, and its number is used no more
     expected = BatchState.DISPATCHED
@@ -95,8 +105,8 @@ def _repeats(state: State, steady: Steady) -> bool:
 
 def _is_one(state: State, steady: Steady, batch: Batch) -> bool:
     """Tell whether a batch computes as much of the same rows, and leaves nothing else to do."""
-    if batch.dead or (state.timing is not None and batch.fresh):
-        return False
+    if batch.dead or (state.timing is not None and batch.fresh and not steady.decode):
+        return False  # of a prompt every batch is learnt from
     if batch.hits and state.tiers:
         return False  # as it comes back, what was hit is copied to the host
     if batch.seats is steady.seats:
@@ -114,11 +124,16 @@ def repeat(state: State, limit: int) -> Repeat | None:
     turns = horizon(state, limit)
     if turns < 1:
         return None
-    batch, steady = state.outstanding[0], _kept(state)
+    batch, steady, timing = state.outstanding[0], _kept(state), state.timing
     growth = _growth(state, steady, turns)
     return Repeat(
         steps=turns + 1,
-        select_after=0 if state.timing is None else state.timing.delay(batch),
+        select_after=0 if timing is None else timing.delay(batch),
+        pace=(
+            None
+            if timing is None or not timing.learns(batch)
+            else Pace.of(timing.excerpt(batch), batch, state.outstanding[1])
+        ),
         batch_id=batch.batch_id,
         seats=batch.seats,
         handles=batch.handles,
@@ -162,6 +177,42 @@ def endings(state: State, seats: Ints, tokens: Ints) -> Mask:
     return ending
 
 
+def learn_turns(state: State, event: BatchExecuted) -> None:
+    """Learn from the turns of a stretch what just-in-time selection learns from single steps.
+
+    Raises:
+        HostContractError: their times are missing, too many, or not in order.
+    """
+    timing = state.timing
+    if timing is None:
+        return
+    running = state.outstanding[0]
+    due = min(timing.learns(running), len(event.tokens) - 1)
+    times = _NO_TIMES if event.turn_times is None else event.turn_times
+    if times.shape != (due, 3) or times.dtype != np.int64:
+        raise HostContractError(
+            f"batch {event.batch_id} came back after {len(event.tokens)} steps with turn_times of "
+            f"shape {times.shape} and type {times.dtype}, but the kernel learns from {due} of the "
+            f"turns between them; give int64 of shape ({due}, 3), or report the steps one by one"
+        )
+    if not due:
+        return
+    rows, end = times.tolist(), event.at if event.ended_at < 0 else event.ended_at
+    in_order = [running.dispatched_at, *chain.from_iterable(rows), end]
+    if in_order != sorted(in_order):
+        raise HostContractError(
+            f"batch {event.batch_id} was dispatched at {running.dispatched_at} and came back with "
+            f"turn_times {rows}, its last step ended at {end}; report of each turn when the device "
+            "was done, when the host said so, and when it was ready, in order of time"
+        )
+    pace = Pace.of(timing, running, state.outstanding[1])
+    for ended_at, at, ready_at in rows:
+        pace.executed(ended_at - running.dispatched_at)
+        pace.ready(ready_at - at)
+        running.dispatched_at = at
+    running.fresh = False
+
+
 def leap(state: State, tokens: Ints) -> None:
     """Make ``len(tokens)`` whole turns; ``tokens`` has shape ``(turns, sampling rows)``.
 
@@ -193,6 +244,7 @@ def leap(state: State, tokens: Ints) -> None:
     if not steady.decode:
         commit(state, steady.seats[~steady.samples])
     state.next_batch += turns
+    state.joinable = False
     steady.turns -= turns
     state.pass_fences()
 

@@ -3,10 +3,11 @@
 Selecting early hides the preparation, but closes the batch to whoever arrives while the device
 still runs. `JustInTime` asks to be woken at the predicted end of the running batch, minus the
 predicted preparation, minus a margin. It predicts only from times in events, and it learns only
-from turns that no stretch contains, so stretched and single-stepped runs learn the same: the first
-of a row set says how long such a batch takes, the first two how well one turn predicts the next,
-and a later one counts only if the preparation was made to wait and came late. While it
-knows nothing about a batch, or has been late too often, it selects early: plain overlap.
+from few turns: the first of a row set says how long such a batch takes, the first two how well one
+turn predicts the next, and a later one counts only if the preparation was made to wait and came
+late. A stretch comes with the times of the first two (`Pace`), and contains no late one, so
+stretched and single-stepped runs learn the same. While it knows nothing about a batch, or has been
+late too often, it selects early: plain overlap.
 """
 
 from __future__ import annotations
@@ -74,6 +75,14 @@ class Durations:
             del self.fine[next(iter(self.fine))]
         self.fine[fine] = Estimate(observed, rough.deviation)
 
+    def excerpt(self, fine: tuple[int, ...], coarse: int) -> Durations:
+        """Return a copy of what `find` and `learn` look at for one key."""
+        known, rough = self.fine.get(fine), self.coarse.get(coarse)
+        return Durations(
+            {} if known is None else {fine: replace(known)},
+            {} if rough is None else {coarse: replace(rough)},
+        )
+
     def copy(self) -> Durations:
         """Return an independent copy."""
         return Durations(
@@ -105,9 +114,19 @@ class JustInTime:
     second: int = 0
     waited: int = 0
 
-    def learns(self, batch: Batch) -> bool:
-        """Tell whether something is learnt when this batch comes back."""
-        return batch.fresh or batch.batch_id == self.second
+    def learns(self, batch: Batch) -> int:
+        """Return of how many batches something is learnt: of this one, and if so of the next."""
+        return 2 if batch.fresh else int(batch.batch_id == self.second)
+
+    def excerpt(self, batch: Batch) -> JustInTime:
+        """Return a copy that learns from ``batch`` and the same rows behind it, and from no other.
+
+        How long preparations take is not copied: nothing about them is learnt from a batch that
+        comes back.
+        """
+        size = _size(batch)
+        spans = self.spans.excerpt(size, size[1])
+        return replace(self, spans=spans, jitter=replace(self.jitter))
 
     def delay(self, batch: Batch) -> int:
         """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
@@ -172,6 +191,55 @@ class JustInTime:
             preparations=self.preparations.copy(),
             jitter=replace(self.jitter),
         )
+
+
+@dataclass(slots=True)
+class Pace:
+    """When selections are made in the turns of a row set that is being learnt from.
+
+    ``timing`` learns; ``batch`` is the one that runs, and becomes those behind it, one by one.
+    ``prepared_after`` is how long after its dispatch the batch behind it was prepared, ns.
+    """
+
+    timing: JustInTime
+    batch: Batch
+    prepared_after: int
+
+    @classmethod
+    def of(cls, timing: JustInTime, running: Batch, behind: Batch) -> Pace:
+        """Return the pace from ``running`` on; ``timing`` learns, the batches stay as they are."""
+        return cls(timing, running.copy(), behind.prepared_at - running.dispatched_at)
+
+    @property
+    def learns(self) -> int:
+        """How many batches are learnt from, the running one first."""
+        return self.timing.learns(self.batch)
+
+    @property
+    def dispatched_at(self) -> int:
+        """When the first batch was dispatched, ns."""
+        return self.batch.dispatched_at
+
+    def executed(self, span: int) -> int:
+        """The running batch comes back, the one behind it is dispatched, one more is selected.
+
+        Args:
+            span: from the dispatch of the running batch until the device was done with it, ns.
+
+        Returns:
+            How long after the new dispatch the selection is made, or as soon as the host is ready,
+            whichever is later; 0: at once.
+        """
+        timing, batch = self.timing, self.batch
+        timing.executed(batch, batch.dispatched_at + span, late=span < self.prepared_after)
+        batch.batch_id, batch.fresh = batch.batch_id + 1, False
+        self.prepared_after = 0  # what a stretch prepares is not late
+        return timing.delay(batch)
+
+    def ready(self, after: int) -> None:
+        """The host is ready to select, so long after the new dispatch."""
+        if after < self.timing.delay(self.batch):
+            self.timing.waits(self.batch)
 
 
 def _size(batch: Batch) -> tuple[int, ...]:

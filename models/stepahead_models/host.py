@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from stepahead_models.speculation import Samples
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 from stepahead_models.transfer_engine import TransferEngine
-from stepahead_models.walk import Steady, walk
+from stepahead_models.walk import Steady, Walk, walk
 
 _LEAP_TURNS_MAX: Final = 1 << 14
 
@@ -49,33 +50,46 @@ def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
 def _later(behind: list[PrepareBatch], repeat: Repeat, turns: int) -> list[PrepareBatch]:
     """Return the commands that stand in the place of ``behind`` after ``turns`` turns."""
     later: list[PrepareBatch] = []
+    moved = turns * repeat.counts
     for place, command in enumerate(behind):
         # Of the coming selections, the one that the batch then in this place comes from.
         turn = turns + place - len(behind)
         if turn < 0:
             later.append(behind[place + turns])
             continue
-        start, stop = repeat.block_turns.searchsorted((turn, turn + 1)).tolist()
-        rows, slots = repeat.block_rows[start:stop], repeat.block_slots[start:stop]
-        blocks = repeat.blocks[start:stop]
+        grown = slice(*repeat.block_turns.searchsorted((turn, turn + 1)).tolist())
         later.append(
             PrepareBatch(
                 batch_id=command.batch_id + turns,
                 seats=command.seats,
                 handles=command.handles,
                 epochs=command.epochs,
-                positions=command.positions + turns * repeat.counts,
+                positions=command.positions + moved,
                 token_counts=command.token_counts,
                 samples=command.samples,
-                block_rows=rows,
-                block_slots=slots,
-                blocks=blocks,
+                block_rows=repeat.block_rows[grown],
+                block_slots=repeat.block_slots[grown],
+                blocks=repeat.blocks[grown],
                 history_rows=command.history_rows,
                 history_positions=command.history_positions,
                 history_tokens=command.history_tokens,
             )
         )
     return later
+
+
+@dataclass(slots=True)
+class Leap:
+    """What several turns came to.
+
+    ``tokens`` are those of all steps, ``outs`` is when those of all but the last were out, and
+    ``turn_times`` what the kernel learns from, see `BatchExecuted`. ``new_blocks`` were taken.
+    """
+
+    tokens: Ints
+    outs: Ints
+    turn_times: Ints | None
+    new_blocks: int
 
 
 class ExecutorPort(Protocol):
@@ -253,23 +267,21 @@ class Host:
         command, _ = self._outstanding[batch_id]
         return command.handles, command.positions
 
-    def leap(self, repeat: Repeat, until: int | None) -> tuple[Ints, Ints, int] | None:
-        """Walk the turns that nothing disturbs, or return None when there is none.
-
-        Returns:
-            Tokens of all steps, when the tokens of all but the last were out, and new blocks.
-        """
-        first = repeat.batch_id
+    def leap(self, repeat: Repeat, until: int | None) -> Leap | None:
+        """Walk the turns that nothing disturbs, or return None when there is none."""
+        first, time = repeat.batch_id, self.time
+        learnt, ended_at = 0 if repeat.pace is None else repeat.pace.learns, time.npu_end
         _, shape = self._outstanding[first]
         steady = Steady(
             batch_id=first,
             shape=shape,
             lookahead=self._lookahead,
             select_after=repeat.select_after,
+            pace=repeat.pace,
             new_blocks=np.bincount(repeat.block_turns, minlength=repeat.steps - 1),
             until=until,
         )
-        walked = walk(self._device, self.time, steady)
+        walked = walk(self._device, time, steady)
         turns = walked.turns
         if not turns:
             return None
@@ -279,5 +291,19 @@ class Host:
         behind = _later([command for command, _ in batches[1:]], repeat, turns)
         for command, (_, before) in zip(behind, batches[1:], strict=True):
             self._outstanding[command.batch_id] = command, before.after(turns, len(command.blocks))
-        tokens = self._executor.leap(repeat, turns, behind)
-        return tokens, walked.outs, int(repeat.block_turns.searchsorted(turns))
+        return Leap(
+            self._executor.leap(repeat, turns, behind),
+            walked.outs,
+            _turn_times(ended_at, walked, learnt) if learnt else None,
+            int(repeat.block_turns.searchsorted(turns)),
+        )
+
+
+def _turn_times(ended_at: int, walked: Walk, count: int) -> Ints:
+    """Return the times of the first ``count`` turns, the first behind a step done at ``ended_at``.
+
+    Shape ``(turns, 3)``: when the NPU was done, when that was reported, when the host was ready.
+    """
+    ends = [ended_at, *walked.ends[:count].tolist()]
+    begins, outs = walked.begins[:count].tolist(), walked.outs[:count].tolist()
+    return np.array(list(zip(ends, begins, outs, strict=False)), dtype=np.int64)

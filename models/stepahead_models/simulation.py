@@ -44,7 +44,7 @@ from stepahead_models.device import Device
 from stepahead_models.errors import SimulationError
 from stepahead_models.executor import Executor
 from stepahead_models.facts import FactClass, Facts
-from stepahead_models.host import ExecutorPort, Host
+from stepahead_models.host import ExecutorPort, Host, Leap
 from stepahead_models.record import NEVER, RunRecord
 from stepahead_models.recorder import Recorder
 from stepahead_models.remote import RemoteStore
@@ -313,28 +313,23 @@ class Simulation:
         return True
 
     def _executed(self, batch_id: int) -> None:
-        earlier, accepted = EMPTY, None
+        time, accepted = self._host.time, None
         leap = self._leap(batch_id) if self._stretches else None
         if leap is None:
             tokens, accepted = self._host.execute(batch_id)
-        else:
-            tokens, earlier = leap
-        time = self._host.time
+            leap = Leap(tokens, EMPTY, None, 0)
         event = BatchExecuted(
             batch_id=batch_id,
-            tokens=tokens,
+            tokens=leap.tokens,
             at=time.host_free_at,
             ended_at=time.npu_end,
             accepted=accepted,
+            turn_times=leap.turn_times,
         )
-        self._deliver(event, earlier)
+        self._deliver(event, leap.outs)
 
-    def _leap(self, batch_id: int) -> tuple[Ints, Ints] | None:
-        """Walk on from the collected batch as long as nothing else happens, if it is worth it.
-
-        Returns:
-            Tokens of all steps, and when the tokens of all but the last were out.
-        """
+    def _leap(self, batch_id: int) -> Leap | None:
+        """Walk on from the collected batch as long as nothing else happens, if it is worth it."""
         host = self._host
         if self._facts.any_by(host.time.host_free_at):
             return None
@@ -344,11 +339,9 @@ class Simulation:
             turns = min(turns, self._patient_turns(batch_id))
         repeat = self.kernel.repeat(turns) if turns > 0 else None
         leap = None if repeat is None else host.leap(repeat, until)
-        if leap is None:
-            return None
-        tokens, outs, grown = leap
-        self._usage.grow(grown)
-        return tokens, outs
+        if leap is not None:
+            self._usage.grow(leap.new_blocks)
+        return leap
 
     def _patient_turns(self, batch_id: int) -> int:
         """Return after how many more steps the first client has the tokens that it stays for."""

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from stepahead.arrays import EMPTY, Mask
+from stepahead.timing import Pace
 from stepahead_models.device import Device, Span, TurnCosts
 from stepahead_models.npu import BatchShape
 from stepahead_models.timelines import Timelines
@@ -28,10 +29,11 @@ _FOREVER: Final = 1 << 62
 class Walk:
     """Times of the turns walked in ns, each of shape ``(turns,)``.
 
-    ``starts`` and ``ends`` are those of the device steps that the turns began, ``outs`` when the
-    tokens of the steps before them were out.
+    ``begins`` is when the steps before the turns were reported, ``starts`` and ``ends`` are those
+    of the device steps that the turns began, ``outs`` when the tokens of the steps before were out.
     """
 
+    begins: Ints
     starts: Ints
     ends: Ints
     outs: Ints
@@ -40,6 +42,9 @@ class Walk:
     def turns(self) -> int:
         """Count the turns."""
         return len(self.starts)
+
+
+_NOWHERE: Final = Walk(EMPTY, EMPTY, EMPTY, EMPTY)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +57,7 @@ class Steady:
         lookahead: batches prepared behind it.
         select_after: each selection is made this long after the batch before was dispatched, or as
             soon as the host is ready; only with batches prepared ahead.
+        pace: says what that is in the first turns, if it is not known yet.
         new_blocks: blocks that each coming selection adds, one entry per turn; as many turns may be
             walked.
         until: when the next fact from outside occurs, or None.
@@ -61,11 +67,12 @@ class Steady:
     shape: BatchShape
     lookahead: int
     select_after: int
+    pace: Pace | None
     new_blocks: Ints
     until: int | None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Turns:
     """Times of each turn in ns, from its begin.
 
@@ -84,11 +91,13 @@ class _Turns:
 
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
-    if steady.select_after and time.late:
-        return Walk(EMPTY, EMPTY, EMPTY)
+    select_after: Span = steady.select_after
+    if select_after and time.late and steady.pace is None:
+        return _NOWHERE
     parts: list[Walk] = []
     limit, done = len(steady.new_blocks), 0
     until = _FOREVER if steady.until is None else steady.until
+    ahead = steady.lookahead > 0
     while done < limit:
         steps = min(limit - done, done or _FIRST_TURNS)
         costs = device.turn_costs(
@@ -97,8 +106,9 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
             steady.batch_id + done,
             steady.lookahead,
         )
-        ahead = steady.lookahead > 0
-        turns = _ahead(costs, steady.select_after) if ahead else _eager(costs)
+        if steady.pace is not None:
+            select_after = _select_after(steady.pace, time.npu_end, costs, select_after)
+        turns = _ahead(costs, select_after) if ahead else _eager(costs)
         parts.append(_advance(time, turns, until))
         _account(time, costs, turns.exposed, parts[-1].turns, ahead=ahead)
         done += steps
@@ -107,25 +117,52 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     if len(parts) == 1:
         return parts[0]
     return Walk(
+        np.concatenate([part.begins for part in parts]),
         np.concatenate([part.starts for part in parts]),
         np.concatenate([part.ends for part in parts]),
         np.concatenate([part.outs for part in parts]),
     )
 
 
-def _ahead(costs: TurnCosts, select_after: int) -> _Turns:
+def _select_after(pace: Pace, ended_at: int, costs: TurnCosts, before: Span) -> Span:
+    """Return when to select in each turn, counted from its begin, as far as steps are learnt from.
+
+    Args:
+        pace: what the kernel said.
+        ended_at: when the NPU was done with the step that the first turn begins with.
+        costs: of the turns.
+        before: what was found for the turns before these.
+    """
+    if not pace.learns:
+        return before if isinstance(before, int) else before.item(-1)
+    first = pace.executed(ended_at - pace.dispatched_at)
+    turns = len(costs.step)
+    if not pace.learns or turns == 1:
+        return first
+    fill, publish = _at(costs.fill, 0), _at(costs.publish, 0)
+    pace.ready(fill + publish)
+    select_after = np.full(turns, pace.executed(fill + costs.step.item(0)))
+    select_after[0] = first
+    return select_after
+
+
+def _ahead(costs: TurnCosts, select_after: Span) -> _Turns:
     """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect."""
     start = costs.fill
     end = costs.step + start
     out = start + costs.publish
-    selected = np.maximum(out, select_after) if select_after else out
-    over: Ints = np.maximum(end, selected + costs.build)
-    exposed = over - end
-    whole = end > selected
-    if select_after:
-        whole &= exposed == 0
+    selected = _later(out, select_after)
+    built = selected + costs.build
+    over: Ints = end
+    whole: Mask | None = None
+    exposed: Span = 0
+    spare = end - built
+    if spare.item(spare.argmin()) <= 0:  # somewhere the NPU is not the last to be done
+        over = np.maximum(end, built)
+        exposed = over - end
+        whole = (end > selected) & ((exposed == 0) | np.equal(select_after, 0))
     length: Ints = np.add(over, costs.collect)
-    return _Turns(start=start, end=end, out=out, length=length, whole=whole, exposed=exposed)
+    return _Turns(start, end, out, length, whole, exposed)
 
 
 def _eager(costs: TurnCosts) -> _Turns:
@@ -133,32 +170,25 @@ def _eager(costs: TurnCosts) -> _Turns:
     start = costs.publish + costs.build + costs.fill
     end = costs.step + start
     length: Ints = np.add(end, costs.collect)
-    return _Turns(
-        start=start,
-        end=end,
-        out=costs.publish,
-        length=length,
-        whole=None,
-        exposed=costs.build,
-    )
+    return _Turns(start, end, costs.publish, length, None, costs.build)
 
 
 def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
     """Move the clock by the turns that are whole and over before ``until``; return their times."""
-    collected = turns.length.cumsum()
+    collected: Ints = np.add.accumulate(turns.length)
     collected += time.host_free_at
     count = int(collected.searchsorted(until))
     if count and turns.whole is not None:
         least = int(turns.whole[:count].argmin())
         count = count if turns.whole[least] else least
     if not count:
-        return Walk(EMPTY, EMPTY, EMPTY)
+        return _NOWHERE
     begins = (collected - turns.length)[:count]
     starts = begins + _first(turns.start, count)
     ends = begins + turns.end[:count]
-    time.host_free_at = int(collected[count - 1])
-    time.npu_start, time.npu_end = int(starts[-1]), int(ends[-1])
-    return Walk(starts, ends, begins + _first(turns.out, count))
+    time.host_free_at = collected.item(count - 1)
+    time.npu_start, time.npu_end = starts.item(-1), ends.item(-1)
+    return Walk(begins, starts, ends, begins + _first(turns.out, count))
 
 
 def _account(time: Timelines, costs: TurnCosts, exposed: Span, count: int, *, ahead: bool) -> None:
@@ -182,9 +212,19 @@ def _account(time: Timelines, costs: TurnCosts, exposed: Span, count: int, *, ah
         time.late = exposed.item(count - 1) > 0
 
 
+def _later(one: Span, other: Span) -> Span:
+    if isinstance(one, int) and isinstance(other, int):
+        return max(one, other)
+    return np.maximum(one, other)
+
+
+def _at(span: Span, turn: int) -> int:
+    return span if isinstance(span, int) else span.item(turn)
+
+
 def _first(span: Span, count: int) -> Span:
     return span if isinstance(span, int) else span[:count]
 
 
 def _sum(span: Span, count: int) -> int:
-    return span * count if isinstance(span, int) else int(span[:count].sum())
+    return span * count if isinstance(span, int) else int(np.add.reduce(span[:count]))

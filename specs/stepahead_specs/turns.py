@@ -4,7 +4,8 @@ A host that reports several steps at once has asked `Kernel.repeat` before, so i
 turn would have been: the batch comes back, the next one is dispatched with its tokens, and one more
 is selected, on blocks that were named, and built. `single_steps` says just that, in the kernel's
 own events and commands. Which of two independent things came first within a turn (the preparation
-of one batch, the end of another) is not told; here the preparation does.
+of one batch, the end of another) is not told; here the preparation does. Nor is when each turn
+happened, but of those that just-in-time selection learns from; the others happen with the last.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def single_steps(
         newest: the batch that was selected last, before the event.
     """
     turns, lookahead = len(event.tokens) - 1, newest.batch_id - event.batch_id
-    for turn in range(turns):
+    times: list[tuple[int, int, int]] = [(event.ended_at, event.at, event.at)] * turns
+    if event.turn_times is not None:
+        times[: len(event.turn_times)] = event.turn_times.tolist()
+    for turn, (ended_at, at, ready_at) in enumerate(times):
         ident, tokens = event.batch_id + turn, event.tokens[turn]
         dispatch = DispatchBatch(
             batch_id=ident + 1,
@@ -44,13 +48,15 @@ def single_steps(
             live=np.ones_like(newest.samples),
         )
         selected = _selected(repeat, newest, turn)
-        back = replace(event, batch_id=ident, tokens=tokens[None])
+        back = BatchExecuted(batch_id=ident, tokens=tokens[None], at=at, ended_at=ended_at)
         sent = _sent(commands, ident, slice(turn, turn + 1))
-        built = BatchPrepared(batch_id=selected.batch_id, at=event.at)
+        built = BatchPrepared(batch_id=selected.batch_id, at=ready_at)
         yield back, (dispatch, *sent) if lookahead else sent
-        yield HostReady(at=event.at), (selected,)
+        yield HostReady(at=ready_at), (selected,)
         yield built, () if lookahead else (dispatch,)
-    last = replace(event, batch_id=event.batch_id + turns, tokens=event.tokens[turns:])
+    last = replace(
+        event, batch_id=event.batch_id + turns, tokens=event.tokens[turns:], turn_times=None
+    )
     rest = iter(_sent(commands, last.batch_id, slice(turns, None)))
     yield (
         last,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stepahead import ConfigError, HostContractError, Kernel, KernelConfig
+from stepahead import ConfigError, HostContractError, Kernel, KernelConfig, SelectionTiming
 from stepahead.commands import (
     AdmitRequest,
     DispatchBatch,
@@ -19,6 +19,7 @@ from stepahead.commands import (
     RefuseRequest,
     ReportCacheReset,
     ReportPaused,
+    WakeAt,
 )
 from stepahead.events import (
     BatchExecuted,
@@ -410,6 +411,67 @@ def test_a_stretch_that_runs_past_an_ending_token_is_refused(
     *_, last = kernel.step(BatchExecuted(batch_id=2, tokens=past[:2], at=0))
     assert isinstance(last, FinishRequest)
     assert (last.reason, last.output_tokens) == (FinishReason.STOP, 3)
+
+
+def told(kernel: Kernel, at: int) -> int:
+    """Report the device done, select and build when it is time; return when that was done."""
+    (running, *_) = kernel.batches()
+    kernel.step(BatchExecuted(batch_id=running.batch_id, tokens=tokens(5), at=at))
+    for command in kernel.step(HostReady(at=at)):
+        if isinstance(command, WakeAt):
+            kernel.step(Woke(wake_id=command.wake_id, at=command.at))
+    kernel.step(BatchPrepared(batch_id=running.batch_id + 2, at=kernel.now))
+    return kernel.now
+
+
+FORM = (
+    "batch 2 came back after {steps} steps with turn_times of shape {shape} and type {kind}, but "
+    "the kernel learns from {due} of the turns between them; give int64 of shape ({due}, 3), or "
+    "report the steps one by one"
+)
+ORDER = (
+    "batch 2 was dispatched at 100 and came back with turn_times {rows}, its last step ended at "
+    "400; report of each turn when the device was done, when the host said so, and when it was "
+    "ready, in order of time"
+)
+IN_ORDER = np.array([[200, 200, 210], [300, 300, 310]])
+
+
+@pytest.mark.parametrize(
+    ("turn_times", "steps", "text"),
+    [
+        (None, 3, FORM.format(steps=3, shape="(0, 3)", kind="int64", due=2)),
+        (IN_ORDER, 2, FORM.format(steps=2, shape="(2, 3)", kind="int64", due=1)),
+        (IN_ORDER[:1], 4, FORM.format(steps=4, shape="(1, 3)", kind="int64", due=2)),
+        (IN_ORDER / 1, 3, FORM.format(steps=3, shape="(2, 3)", kind="float64", due=2)),
+        (IN_ORDER[:1] - 101, 2, ORDER.format(rows=[[99, 99, 109]])),
+        (IN_ORDER[::-1], 3, ORDER.format(rows=[[300, 300, 310], [200, 200, 210]])),
+        (IN_ORDER[1:] + 91, 2, ORDER.format(rows=[[391, 391, 401]])),
+    ],
+)
+def test_times_of_turns_that_are_learnt_from_must_be_there_and_in_order(
+    turn_times: np.ndarray | None, steps: int, text: str
+) -> None:
+    """What just-in-time selection learns from a stretch is what single steps would have told."""
+    kernel = make(num_blocks=32, max_model_len=40, lookahead=1, timing=SelectionTiming.JUST_IN_TIME)
+    kernel.step(arrival(tokens=20))
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=1, at=0))
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=2, at=0))
+    assert told(kernel, 100) < 200
+    before = kernel.digest()
+    tokens = np.full((steps, 1), 5)
+    back = BatchExecuted(batch_id=2, tokens=tokens, at=500, ended_at=400, turn_times=turn_times)
+    with pytest.raises(HostContractError) as caught:
+        kernel.step(back)
+    assert str(caught.value) == text
+    assert kernel.digest() == before
+    asked = kernel.repeat()
+    assert asked is not None
+    assert asked.pace is not None
+    assert asked.pace.learns == 2
+    assert kernel.step(replace(back, turn_times=IN_ORDER[: steps - 1]))
 
 
 def test_an_id_may_come_again_while_the_old_one_drains() -> None:

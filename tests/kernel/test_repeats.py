@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import numpy as np
+import pytest
 
-from stepahead import Kernel, KernelConfig, SelectionTiming
+from stepahead import HostContractError, Kernel, KernelConfig, SelectionTiming
 from stepahead.arrays import Ints
-from stepahead.commands import Command, EmitTokens, PrepareBatch
+from stepahead.commands import Command, EmitTokens, PrepareBatch, WakeAt
 from stepahead.config import BatchPreference
-from stepahead.events import BatchExecuted, BatchPrepared, HostReady
+from stepahead.events import BatchExecuted, BatchPrepared, HostReady, Woke
 from stepahead.stretches import Repeat
 from stepahead.tables import BatchState
 from stepahead.views import BatchView
 from stepahead_specs.bench import Bench
+from stepahead_specs.mutants import Edit, applied
 from stepahead_specs.oracle import Ask, HashModel
 from stepahead_specs.runs import walked, wandered
 
@@ -44,8 +48,9 @@ def forgetful(bench: Bench) -> int:
     return forgotten
 
 
-def busy(number: int) -> Bench:
+def busy(number: int, timing: SelectionTiming = SelectionTiming.EARLY) -> Bench:
     """Return a run of long prompts and long outputs, a few at a time, with few blocks or many."""
+    just_in_time = timing is SelectionTiming.JUST_IN_TIME
     bench = Bench(
         KernelConfig(
             num_blocks=(14, 60)[number % 2],
@@ -54,7 +59,9 @@ def busy(number: int) -> Bench:
             max_num_batched_tokens=(5, 9, 64)[number % 3],
             max_tokens_per_row=(3, 64)[number // 2 % 2],
             max_model_len=40,
-            lookahead=number % 3,
+            lookahead=1 + number % 2 if just_in_time else number % 3,
+            timing=timing,
+            late_joiners=just_in_time and number % 4 == 0,
             preference=list(BatchPreference)[number // 4 % 2],
             max_waiting=4,
         ),
@@ -69,6 +76,8 @@ def busy(number: int) -> Bench:
             bench.prepared()
         elif bench.ready_due:
             bench.host_ready()
+        elif bench.wake is not None:
+            bench.woke_in_time()
         elif bench.on_device is not None:
             bench.executed()
     bench.drain()
@@ -107,50 +116,96 @@ def test_of_long_prompts_and_long_outputs_as_well() -> None:
     assert follows(busy(number) for number in range(24)) > 300
 
 
-def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints) -> tuple[list[PrepareBatch], Ints]:
-    """Make the steps of a stretch singly; return what was selected, and the tokens handed out."""
-    selected: list[PrepareBatch] = []
-    emitted: list[Ints] = []
+@dataclass
+class Steps:
+    """What came of the steps of a stretch that were made singly.
+
+    ``turn_times`` are those that `BatchExecuted` asks for; ``at`` and ``ended_at`` are of the last.
+    """
+
+    selected: list[PrepareBatch] = field(default_factory=list[PrepareBatch])
+    emitted: list[Ints] = field(default_factory=list[Ints])
+    turn_times: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    at: int = 0
+    ended_at: int = 0
+
+
+def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints, random: Random) -> Steps:
+    """Make the steps of a stretch singly, each taking its time, and select when it is time."""
+    steps = Steps(at=kernel.now)
+    learnt, select_after = 0 if told.pace is None else told.pace.learns, told.select_after
+    # What the device was done with before the next batch was prepared is learnt from, or not said.
+    begun = kernel.now if told.pace is None else told.pace.dispatched_at
     for step in range(told.steps):
+        steps.at = kernel.now + random.choice((0, 1, 7, 30))
+        steps.ended_at = random.randint(kernel.now if step else begun, steps.at)
         back = BatchExecuted(
-            batch_id=told.batch_id + step, tokens=tokens[step : step + 1], at=kernel.now
+            batch_id=told.batch_id + step,
+            tokens=tokens[step : step + 1],
+            at=steps.at,
+            ended_at=steps.ended_at,
         )
-        emitted += [c.tokens for c in kernel.step(back) if isinstance(c, EmitTokens)]
-        if step < told.steps - 1:
-            (command,) = kernel.step(HostReady(at=kernel.now))
-            assert isinstance(command, PrepareBatch)
-            selected.append(command)
-            kernel.step(BatchPrepared(batch_id=command.batch_id, at=kernel.now))
-    return selected, np.concatenate([*emitted, np.zeros((0, tokens.shape[1]), dtype=np.int64)])
+        steps.emitted += [c.tokens for c in kernel.step(back) if isinstance(c, EmitTokens)]
+        if told.pace is not None and step < learnt:
+            select_after = told.pace.executed(steps.ended_at - begun)
+        if step == told.steps - 1:
+            break
+        begun = steps.at
+        ready = steps.at + random.choice((0, 0, 2, max(select_after, 1) - 1, select_after))
+        if told.pace is not None and step < learnt:
+            told.pace.ready(ready - steps.at)
+            steps.turn_times.append((steps.ended_at, steps.at, ready))
+        steps.selected.append(selected(kernel, ready, steps.at + select_after))
+    return steps
 
 
-def stretched(bench: Bench, limit: int) -> int:
-    """Take every stretch along a run at once and step by step; return how many there were."""
-    kernel = Kernel(bench.config)
-    found = 0
-    if bench.config.timing is SelectionTiming.JUST_IN_TIME:
-        return 0
+def selected(kernel: Kernel, ready: int, due: int) -> PrepareBatch:
+    """Select when the host is ready, not before it is due; build at once."""
+    (command,) = kernel.step(HostReady(at=ready))
+    assert isinstance(command, WakeAt) == (ready < due)
+    if isinstance(command, WakeAt):
+        assert command.at == due
+        (command,) = kernel.step(Woke(wake_id=command.wake_id, at=due))
+    assert isinstance(command, PrepareBatch)
+    kernel.step(BatchPrepared(batch_id=command.batch_id, at=kernel.now))
+    return command
+
+
+def stretched(bench: Bench, limit: int) -> Counter[int]:
+    """Take every stretch along a run at once and step by step; count them by what they teach."""
+    kernel, random = Kernel(bench.config), Random(limit)  # noqa: S311 - repeatable, not secret
+    found: Counter[int] = Counter()
     for event, _ in bench.journal:
         kernel.step(event)
+        before = kernel.digest()
         told = kernel.repeat(limit)
         if told is None:
             continue
-        found += 1
+        found[0 if told.pace is None else told.pace.learns] += 1
         assert 2 <= told.steps <= limit + 1
         saved = kernel.snapshot()
         (running, *_) = (b for b in kernel.batches() if b.state is BatchState.DISPATCHED)
         rows = sum(row.samples for row in running.rows)
         tokens = 11 + np.arange(told.steps * rows).reshape(told.steps, rows) % 3
-        answer = kernel.step(BatchExecuted(batch_id=told.batch_id, tokens=tokens, at=kernel.now))
+        steps = one_by_one(kernel, told, tokens, random)
         after, counted, views = kernel.digest(), kernel.counters.values(), kernel.requests()
         kernel.restore(saved)
-        selected, emitted = one_by_one(kernel, told, tokens)
+        assert kernel.digest() == before, "what is told learns for itself alone"
+        answer = kernel.step(
+            BatchExecuted(
+                batch_id=told.batch_id,
+                tokens=tokens,
+                at=steps.at,
+                ended_at=steps.ended_at,
+                turn_times=np.array(steps.turn_times) if steps.turn_times else None,
+            )
+        )
         assert (kernel.digest(), kernel.counters.values()) == (after, counted)
         assert kernel.requests() == views
         assert [c.tokens.tolist() for c in answer if isinstance(c, EmitTokens)] == (
-            [emitted.tolist()] if rows else []
+            [np.concatenate(steps.emitted).tolist()] if rows else []
         )
-        describes(told, running, selected)
+        describes(told, running, steps.selected)
         kernel.restore(saved)
     return found
 
@@ -185,5 +240,50 @@ def test_a_stretch_is_the_steps_that_it_stands_for() -> None:
         *map(walked, range(30)),
         *(wandered(s, 8) for s in range(10)),
     ]
+    assert all_stretched(runs).total() > 200
+
+
+def all_stretched(runs: Iterable[Bench]) -> Counter[int]:
+    """Take the stretches of all runs, long ones and short ones."""
     limits = (1, 30, 2, 5, 30)
-    assert sum(stretched(bench, limits[n % 5]) for n, bench in enumerate(runs)) > 200
+    found: Counter[int] = Counter()
+    for number, bench in enumerate(runs):
+        found += stretched(bench, limits[number % 5])
+    return found
+
+
+def test_a_stretch_learns_what_its_steps_teach() -> None:
+    """From no step, from its first one, and from its first two."""
+    found = all_stretched(busy(number, SelectionTiming.JUST_IN_TIME) for number in range(16))
+    assert min(found[learnt] for learnt in range(3)) > 20
+
+
+@pytest.mark.parametrize(
+    ("place", "old", "new"),
+    [
+        ("learn_turns", "at in rows:", "at in rows[:1]:"),
+        ("learn_turns", "pace.ready(ready_at - at)", "pass"),
+        ("learn_turns", "running.dispatched_at = at", "pass"),
+        ("learn_turns", "running.fresh = False", "pass"),
+        ("repeat", "timing.excerpt(batch)", "timing"),
+        ("Pace.executed", "span < self.prepared_after", "False"),
+        ("Pace.executed", "batch.batch_id + 1, False", "batch.batch_id + 1, batch.fresh"),
+        ("Pace.executed", "self.prepared_after = 0", "pass"),
+        ("Pace.ready", "after < self", "after <= self"),
+    ],
+    ids=[
+        "the second turn is forgotten",
+        "nobody waited",
+        "both ran from the first dispatch",
+        "new for good",
+        "asking teaches",
+        "never late",
+        "each is new",
+        "late for good",
+        "waited for nothing",
+    ],
+)
+def test_a_stretch_that_learns_something_else_is_noticed(place: str, old: str, new: str) -> None:
+    """Each part of what it learns shows in a comparison with its steps."""
+    with applied([Edit(place, old, new)]), pytest.raises((AssertionError, HostContractError)):
+        test_a_stretch_learns_what_its_steps_teach()

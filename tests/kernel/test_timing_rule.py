@@ -7,7 +7,7 @@ quarter, the margin grows by 2 % of the step, and by so much less falls as a lat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 import numpy as np
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from stepahead.arrays import EMPTY
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
-from stepahead.timing import Durations, Estimate, JustInTime
+from stepahead.timing import Durations, Estimate, JustInTime, Pace
 
 MILLION = 1_000_000
 Volume = tuple[int, int, int]
@@ -178,7 +178,7 @@ def agree(history: list[Turn], late_share: int, *, again: bool, margin: int = 30
     reference.margin = margin
     for number, turn in enumerate(history, start=1):
         batch = batch_of(turn, number)
-        assert timing.learns(batch) == (turn.fresh or number == reference.second)
+        assert timing.learns(batch) == (2 if turn.fresh else number == reference.second)
         timing.prepared(batch)
         if turn.fresh:
             rows = turn.volume[0]
@@ -187,9 +187,13 @@ def agree(history: list[Turn], late_share: int, *, again: bool, margin: int = 30
         assert timing.delay(batch) == (0 if again else reference.latest(turn))
         if turn.waits:
             timing.waits(batch)
+        alone = Pace(timing.excerpt(batch), batch.copy(), turn.span_ns + turn.late)
         timing.executed(batch, batch.dispatched_at + turn.span_ns, late=turn.late)
         reference.saw(turn, number)
         assert timing.margin == reference.margin
+        behind = replace(batch, batch_id=number + 1, fresh=False)
+        assert alone.executed(turn.span_ns) == timing.delay(behind)
+        assert alone.timing.margin == timing.margin
     return timing
 
 

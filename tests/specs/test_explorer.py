@@ -126,7 +126,7 @@ def test_a_search_out_of_time_is_no_pass() -> None:
     """Without a second to spend nothing is explored, and nothing passes."""
     found = explore(Bounds(), Options(seconds_max=0))
     assert not found.passed
-    assert report(found).splitlines()[-1] == "not complete: stopped at 0 seconds, 1 states, depth 0"
+    assert report(found).splitlines()[-1] == "not complete: stopped at 0 seconds, 1 state, depth 0"
 
 
 def test_the_bounds_are_told_with_every_option_that_is_set() -> None:

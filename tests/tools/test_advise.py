@@ -163,7 +163,7 @@ def test_advise_says_first_what_it_searches_on(
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("trace     trace (")
     assert arrivals in done.stdout
-    assert "skipped   1 bad lines" in done.stdout
+    assert "skipped   1 bad line;" in done.stdout
     assert "device    fast, " in done.stdout
 
 

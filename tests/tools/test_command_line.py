@@ -155,7 +155,7 @@ def test_bad_lines_are_skipped_when_asked_for_and_reported(tiny_trace: Path) -> 
     assert f"stepahead: {tiny_trace}, line 4, field input_length: expected" in refused.stderr
     done = run("replay", str(tiny_trace), *SMALL, "--skip-bad-lines")
     assert done.exit_code == 0
-    assert "1 bad lines; the first: line 4, field input_length" in " ".join(done.stdout.split())
+    assert "1 bad line; the first: line 4, field input_length" in " ".join(done.stdout.split())
     assert "bad lines skipped" in done.stderr
 
 

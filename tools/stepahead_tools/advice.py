@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from stepahead_specs.counting import counted
 from stepahead_tools.break_even import (
     NOTICEABLE,
     Variant,
@@ -135,7 +136,7 @@ def _recommendation(advice: Advice, name: str) -> str:
 
 def _load_words(place: Place, load: float) -> str:
     if place.clients:
-        return f"{load:g} clients"
+        return counted(int(load), "client")
     return f"load {load:g} ({load * float(place.capacity_per_s):.3f} requests/s)"
 
 

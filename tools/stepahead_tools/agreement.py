@@ -15,6 +15,7 @@ import numpy as np
 from stepahead_models.closed_form import ClosedForm
 from stepahead_models.record import Outcome, RunRecord
 from stepahead_models.tokens import Ints, checksum_words, reference_tokens
+from stepahead_specs.counting import counted
 from stepahead_tools.runs import Scene
 
 _SHOWN_MAX = 3
@@ -30,7 +31,7 @@ def disagreements(scene: Scene, records: Mapping[str, RunRecord]) -> Iterator[st
 
 def _faults(scene: Scene, name: str, record: RunRecord) -> Iterator[str]:
     if record.leaked_blocks:
-        yield f"the {name} loop leaked {record.leaked_blocks} KV blocks"
+        yield f"the {name} loop leaked {counted(record.leaked_blocks, 'KV block')}"
     load = scene.workload
     for request in np.flatnonzero(record.outcomes == Outcome.CANCELLED).tolist():
         count = int(record.output_tokens[request])
@@ -69,4 +70,4 @@ def _differences(
         for request in found[:_SHOWN_MAX].tolist():
             yield f"request {scene.workload.request_ids[request]!r} {says}"
         if len(found) > _SHOWN_MAX:
-            yield f"so did {len(found) - _SHOWN_MAX} more requests"
+            yield f"so did {counted(len(found) - _SHOWN_MAX, 'more request')}"

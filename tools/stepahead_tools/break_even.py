@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from stepahead_models.traces import Trace
+from stepahead_specs.counting import counted
 from stepahead_tools.loops import EAGER, Loop
 from stepahead_tools.metrics import RunMetrics
 from stepahead_tools.runs import measure_capacity, set_up
@@ -90,7 +91,12 @@ def output_scan(
         trace = _shortened(place.trace, factor)
         mean = float(trace.output_lengths.mean())
         yield _variant(
-            f"{mean:.0f} output tokens", mean, _on(place, trace, factor != 1), loops, load, tried
+            counted(round(mean), "output token"),
+            mean,
+            _on(place, trace, factor != 1),
+            loops,
+            load,
+            tried,
         )
 
 

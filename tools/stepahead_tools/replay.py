@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from stepahead_specs.counting import counted
 from stepahead_tools.agreement import disagreements
 from stepahead_tools.engines import replayed_loop
 from stepahead_tools.errors import Disagreement, Incomplete, OptionError
@@ -64,7 +65,7 @@ def _replay_journal(options: ReplayOptions) -> None:
 
     path = Path(options.trace)
     replayed = replay_journal(path)
-    said = [f"{replayed.lines} events replayed: same commands, same digests."]
+    said = [f"{counted(replayed.lines, 'event')} replayed: same commands, same digests."]
     if replayed.torn:
         said.append("The file ends in the middle of a line, which was left out.")
     if not replayed.ended and not replayed.incomplete:
@@ -78,6 +79,6 @@ def _replay_journal(options: ReplayOptions) -> None:
     screen.line(f"kernel's state  {replayed.state}")
     if replayed.incomplete:
         raise Incomplete(
-            f"{path.name} is incomplete: it holds {replayed.lines} events and no end mark; the run "
-            "broke there, or the file was cut"
+            f"{path.name} is incomplete: it holds {counted(replayed.lines, 'event')} and no end "
+            "mark; the run broke there, or the file was cut"
         )

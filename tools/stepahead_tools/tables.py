@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from stepahead import SelectionTiming
+from stepahead_specs.counting import counted
 from stepahead_tools.distribution import Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import RunMetrics, hit_tokens_by_tier
@@ -47,7 +48,7 @@ def configuration(
     yield (
         "trace",
         (
-            f"{trace.name} ({trace.format_name}), {len(trace)} requests over "
+            f"{trace.name} ({trace.format_name}), {counted(len(trace), 'request')} over "
             f"{trace.span_ns / _NS_PER_S:.1f} s, ends by {settings.ends}"
         ),
     )
@@ -56,7 +57,10 @@ def configuration(
     warm = f", the first {settings.warmup} not in the statistics" if settings.warmup else ""
     yield "arrivals", (arrivals or settings.pacing.words() + measured) + warm
     if trace.bad_lines:
-        yield "skipped", f"{len(trace.bad_lines)} bad lines; the first: {trace.bad_lines[0]}"
+        yield (
+            "skipped",
+            f"{counted(len(trace.bad_lines), 'bad line')}; the first: {trace.bad_lines[0]}",
+        )
     yield (
         "device",
         (
@@ -68,7 +72,8 @@ def configuration(
     yield (
         "batches",
         (
-            f"{settings.max_num_batched_tokens} tokens, {settings.max_concurrency} rows, "
+            f"{counted(settings.max_num_batched_tokens, 'token')}, "
+            f"{counted(settings.max_concurrency, 'row')}, "
             f"{settings.preference.value}, {settings.order.value}"
         ),
     )
@@ -95,17 +100,18 @@ def _caches(settings: Settings) -> Iterator[tuple[str, str]]:
     yield (
         "KV",
         (
-            f"{settings.num_blocks} blocks of {settings.block_size} tokens, model length "
+            f"{counted(settings.num_blocks, 'block')} of {counted(settings.block_size, 'token')}, "
+            "model length "
             f"{settings.max_model_len}, prefix caching {'on' if settings.prefix_caching else 'off'}"
         ),
     )
     if settings.host_pages:
         threshold = settings.write_through_threshold
-        through = "never" if threshold is None else f"at {threshold} hits"
+        through = "never" if threshold is None else f"at {counted(threshold, 'hit')}"
         yield (
             "host KV",
             (
-                f"{settings.host_pages} blocks, written through {through}"
+                f"{counted(settings.host_pages, 'block')}, written through {through}"
                 f"{', written back' if settings.write_back else ''}, reloaded "
                 f"{'layer by layer' if settings.layerwise_reload else 'before the request runs'}"
             ),

@@ -73,12 +73,14 @@ class InvariantCheck:
         Raises:
             RunBroken: something does not hold.
         """
+        from stepahead_specs.counting import counted  # noqa: PLC0415
         from stepahead_specs.invariants import InvariantViolated, Kind, check  # noqa: PLC0415
 
         try:
             check(self._watch.seen, Kind.EVENTUALLY)
         except InvariantViolated as error:
-            raise self._broken(f"the end, after {self._events} events", error) from error
+            where = f"the end, after {counted(self._events, 'event')}"
+            raise self._broken(where, error) from error
 
     def _broken(self, where: str, error: AssertionError) -> RunBroken:
         way_out = "add --journal FILE to keep the events up to there"

@@ -15,6 +15,7 @@ from typing import Final
 from stepahead_specs.conformance.adapter import Factory
 from stepahead_specs.conformance.bounds import Bounds, Failure, Tally
 from stepahead_specs.conformance.host import Host
+from stepahead_specs.counting import counted
 from stepahead_specs.oracle import Ask
 from stepahead_specs.records import Limits
 
@@ -39,9 +40,9 @@ class Plan:
     def __str__(self) -> str:
         sizes = " and ".join(f"{len(ask.prompt)}+{ask.max_tokens}" for ask in self.asks)
         return (
-            f"lookahead {self.limits.lookahead}, {len(self.asks)} requests ({sizes} tokens), "
-            f"{self.limits.num_blocks} blocks of {self.limits.block_size}, "
-            f"at most {self.cancels} cancel"
+            f"lookahead {self.limits.lookahead}, {counted(len(self.asks), 'request')} ({sizes} "
+            f"tokens), {counted(self.limits.num_blocks, 'block')} of {self.limits.block_size}, "
+            f"at most {counted(self.cancels, 'cancel')}"
         )
 
 
@@ -55,8 +56,9 @@ class Explored:
     failure: Failure | None = None
 
     def __str__(self) -> str:
-        end = "complete" if self.complete else f"not complete: stopped after {self.tally.runs} runs"
-        return f"{self.plan}: {self.tally.runs} runs, longest {self.tally.longest} steps, {end}"
+        runs = counted(self.tally.runs, "run")
+        end = "complete" if self.complete else f"not complete: stopped after {runs}"
+        return f"{self.plan}: {runs}, longest {counted(self.tally.longest, 'step')}, {end}"
 
 
 def plans(bounds: Bounds) -> Iterator[Plan]:

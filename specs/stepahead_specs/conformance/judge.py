@@ -26,6 +26,7 @@ from stepahead_specs.conformance.history import (
 )
 from stepahead_specs.conformance.parts import Part, Scope, scope
 from stepahead_specs.conformance.states import account
+from stepahead_specs.counting import counted
 from stepahead_specs.goals import reached
 from stepahead_specs.invariants import Kind, Violation, violations
 from stepahead_specs.observation import Observation
@@ -169,7 +170,9 @@ class Judge:
         need = -(-(share.position + share.count) // size)
         where = f"the row of request {share.request} in batch {batch}"
         if len(blocks) < need:
-            self.seen.stray("INV-21", f"{where} needs {need} blocks and has {len(blocks)}")
+            self.seen.stray(
+                "INV-21", f"{where} needs {counted(need, 'block')} and has {len(blocks)}"
+            )
         if share.blocks is not None:
             for block in blocks:
                 if not 0 <= block < pool:
@@ -209,7 +212,8 @@ class Judge:
         fills: list[tuple[int, int]] = []
         history: list[tuple[int, int, int]] = []
         if len(inputs) != len(batch.rows):
-            sentence = f"batch {batch.ident} has {len(batch.rows)} rows and {len(inputs)} inputs"
+            rows, given = counted(len(batch.rows), "row"), counted(len(inputs), "input")
+            sentence = f"batch {batch.ident} has {rows} and {given}"
             self.seen.stray("INV-7", sentence)
             return fills
         for index, (row, tokens) in enumerate(zip(batch.rows, inputs, strict=True)):
@@ -218,8 +222,9 @@ class Judge:
             where = f"row {index} of batch {batch.ident} (request {row.handle})"
             count = row.count - row.drafts
             if tokens is None or len(tokens) != count:
-                given = 0 if tokens is None else len(tokens)
-                self.seen.stray("INV-7", f"{where} has {count} positions and {given} inputs")
+                given = counted(0 if tokens is None else len(tokens), "input")
+                sentence = f"{where} has {counted(count, 'position')} and {given}"
+                self.seen.stray("INV-7", sentence)
                 continue
             prompt = self._contents.prompt(row.handle)
             for position, token in enumerate(tokens, start=row.position):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from stepahead_specs.conformance.parts import NOT_DRIVEN, Scope
+from stepahead_specs.counting import counted
 from stepahead_specs.goals import GOALS
 
 _WIDTH: Final = 98
@@ -34,7 +35,9 @@ def page(  # noqa: PLR0913 - a page has six parts
     parts = [f"Conformance of {scheduler}", verdict, "", *_section("Searched", searched)]
     if scope is not None:
         names = [f"{entry.key} {entry.name.replace('_', ' ')}" for entry in scope.rules]
-        parts += _section(f"Checked after every step ({len(names)} rules)", sorted(names, key=_key))
+        parts += _section(
+            f"Checked after every step ({counted(len(names), 'rule')})", sorted(names, key=_key)
+        )
     reached = [words for words in GOALS if words in goals]
     missed = [words for words in GOALS if words not in goals]
     parts += _section(f"Situations reached ({len(reached)} of {len(GOALS)})", reached)

@@ -23,6 +23,7 @@ from stepahead_specs.conformance.exhaustive import Explored, Plan, explore, plan
 from stepahead_specs.conformance.machine import AdapterMachine, machine
 from stepahead_specs.conformance.page import page
 from stepahead_specs.conformance.parts import together
+from stepahead_specs.counting import counted
 
 _STEPS: Final = 30
 _FAILURES: Final = pytest.StashKey[list[Failure]]()
@@ -151,7 +152,8 @@ class Kit:
         tally: Tally = self.machine.tally
         if tally.runs:
             yield (
-                f"random: {tally.runs} runs, {tally.steps} steps, longest {tally.longest}; "
+                f"random: {counted(tally.runs, 'run')}, {counted(tally.steps, 'step')}, longest "
+                f"{tally.longest}; "
                 f"lookahead {_list(self.bounds.lookaheads)}, blocks of "
                 f"{_list(self.bounds.block_sizes)} tokens, prompts to {self.bounds.prompt_max}, "
                 f"outputs to {self.bounds.output_max}, {_seed(self.config)}"

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from stepahead_specs import story
+from stepahead_specs.counting import counted
 from stepahead_specs.explorer.bounds import Bounds
 from stepahead_specs.explorer.search import Exploration, Violation
 
@@ -37,7 +38,7 @@ def report(found: Exploration) -> str:
     ]
     if found.violation is not None:
         run = found.violation
-        lines.append(f"violated after {len(run.events)} events:")
+        lines.append(f"violated after {counted(len(run.events), 'event')}:")
         lines.extend(f"  {sentence}" for sentence in run.sentences)
         lines.append("the shortest run:")
         lines.append(story.tell(run.journal))

@@ -20,6 +20,7 @@ from stepahead.errors import HostContractError
 from stepahead.events import Event, RequestArrived
 from stepahead.kernel import Kernel
 from stepahead.state import Snapshot
+from stepahead_specs.counting import counted
 from stepahead_specs.explorer import watch
 from stepahead_specs.explorer.bounds import Bounds, Move, impossible, moves
 from stepahead_specs.explorer.canonical import Form, Kept, canonical
@@ -197,11 +198,11 @@ class Search:
 
     def _keep_within_limits(self) -> None:
         if len(self._numbers) > self.options.states_max:
-            self.stopped = f"{len(self._numbers)} states, depth {self.depth}"
+            self.stopped = f"{counted(len(self._numbers), 'state')}, depth {self.depth}"
         elif time.monotonic() - self._began > self.options.seconds_max:
             self.stopped = (
-                f"{self.options.seconds_max:g} seconds, {len(self._numbers)} states, "
-                f"depth {self.depth}"
+                f"{self.options.seconds_max:g} seconds, "
+                f"{counted(len(self._numbers), 'state')}, depth {self.depth}"
             )
         if self.stopped is not None:
             raise _Stop

@@ -81,7 +81,7 @@ WRONG_FACTS: list[tuple[int, dict[str, Any], str]] = [
     (
         3,
         {"rows": [ROW | {"blocks": []}]},
-        "the row of request 0 in batch 1 needs 1 blocks and has 0 [INV-21]",
+        "the row of request 0 in batch 1 needs 1 block and has 0 [INV-21]",
     ),
     (
         3,
@@ -109,9 +109,9 @@ WRONG_FACTS: list[tuple[int, dict[str, Any], str]] = [
     (
         4,
         {"inputs": [[11]]},
-        "row 0 of batch 1 (request 0) has 2 positions and 1 inputs [INV-7]",
+        "row 0 of batch 1 (request 0) has 2 positions and 1 input [INV-7]",
     ),
-    (4, {"inputs": []}, "batch 1 has 1 rows and 0 inputs [INV-7]"),
+    (4, {"inputs": []}, "batch 1 has 1 row and 0 inputs [INV-7]"),
     (5, {"batch": 1}, "batch 1 is prepared a second time [INV-25]"),
     (6, {"batch": 2}, "batch 2 comes back and was prepared, not dispatched [INV-25]"),
     (6, {"batch": 9}, "batch 9 comes back and was never prepared [INV-25]"),

@@ -11,6 +11,7 @@ from stepahead_specs.bench import Bench
 from stepahead_specs.invariants import (
     INVARIANTS,
     NOT_APPLICABLE,
+    InvariantViolated,
     Kind,
     Violation,
     drafts,
@@ -92,12 +93,6 @@ def drained() -> Observation:
     bench = _bench()
     bench.drain()
     return bench.seen
-
-
-def found(seen: Observation, rule: str) -> list[Violation]:
-    """Return what one rule says."""
-    entry = next(entry for entry in INVARIANTS if entry.name == rule)
-    return violations(seen, entry.kind, only=[entry])
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,13 +482,13 @@ CORRUPTIONS = [
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda c: c.rule)
-def test_a_spoiled_moment_is_named_in_full(corruption: Corruption) -> None:
+def test_a_spoiled_moment_is_named_in_full(
+    told: Callable[[str, Observation, Callable[[Observation], object]], tuple[str, ...]],
+    corruption: Corruption,
+) -> None:
     """The sound moment is silent; the spoiled one is told in the exact words."""
-    sound = corruption.moment()
-    assert corruption.rule == "every_request_ends" or found(sound, corruption.rule) == []
-    corruption.spoil(sound)
-    said = found(sound, corruption.rule)
-    assert tuple(violation.sentence for violation in said) == corruption.sentences
+    said = told(corruption.rule, corruption.moment(), corruption.spoil)
+    assert said == corruption.sentences
 
 
 def test_every_rule_has_a_spoiled_moment() -> None:
@@ -521,7 +516,9 @@ def test_every_rule_states_its_claim_and_source() -> None:
         assert entry.source, entry.name
 
 
-def test_a_violation_says_which_rule_when_and_what() -> None:
+def test_a_violation_says_which_rule_when_and_what(
+    found: Callable[[Observation, str], list[Violation]],
+) -> None:
     """One line for a person: key, claim in short, step, sentence."""
     seen = drained()
     _block(seen, 3, places=HELD, references=1)
@@ -530,6 +527,15 @@ def test_a_violation_says_which_rule_when_and_what() -> None:
         f"INV-1 (nothing is kept when nothing is left) at step {seen.step}: "
         "block 3 is held (1 references) at quiescence"
     )
+
+
+def test_one_mistake_in_many_blocks_is_told_three_times() -> None:
+    """Each broken rule has its first lines, and a count of those that are left out."""
+    many = [Violation("INV-3", "a_block_has_one_writer", 7, f"block {n}") for n in range(9)]
+    other = Violation("INV-7", "every_input_is_a_token_of_its_own_request", 7, "row 0")
+    said = str(InvariantViolated([*many[:5], other, *many[5:]])).splitlines()
+    assert said == [*map(str, many[:2]), f"{many[2]}; and 6 more", str(other)]
+    assert str(InvariantViolated(many[:3])).splitlines() == [*map(str, many[:3])]
 
 
 def test_the_drained_moment_satisfies_what_must_hold_in_the_end() -> None:

@@ -39,10 +39,9 @@ def _lengths(command: EmitTokens) -> Ints:
 
 def _in_entries(command: EmitTokens) -> Ints:
     """Return the tokens of a command, those of one request behind those of another."""
-    columns = command.tokens.T
     if command.counts is None:
-        return columns.reshape(-1)
-    return columns[np.arange(len(command.tokens)) < command.counts[:, None]]
+        return command.tokens.ravel("F")
+    return command.tokens.T[np.arange(len(command.tokens)) < command.counts[:, None]]
 
 
 class Emissions:

@@ -17,6 +17,7 @@ from stepahead.state import State
 _PRIORITY_LIMIT: Final = 1 << 20
 _ARRIVALS: Final = 1 << 40
 _KEY_LIMIT: Final = 1 << 30
+_INT64: Final = np.dtype(np.int64)
 
 
 def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
@@ -131,19 +132,20 @@ def _bad_content(event: RequestArrived, full: int) -> str | None:
 
 
 def _bad_keys(keys: Ints, full: int) -> str | None:
-    if keys.ndim != 1 or len(keys) > full or keys.dtype != np.int64:
+    if keys.ndim != 1 or len(keys) > full or keys.dtype != _INT64:
         return (
             f"block_keys is {keys.dtype} of shape {keys.shape}; give at most {full} int64, one per "
             "full block of the prompt"
         )
     if not len(keys):
         return None
-    if keys[keys.argmin()] < 0:
-        return "block_keys holds a negative key; give integers >= 0"
-    if (key := keys[keys.argmax()]) >= _KEY_LIMIT:
-        return f"block_keys holds {key}, but keys index an array; number contents from 0 on"
     ascending = keys[1:] > keys[:-1]
-    if np.count_nonzero(ascending) < len(ascending) and len(np.unique(keys)) < len(keys):
+    distinct = keys if np.count_nonzero(ascending) == len(ascending) else np.unique(keys)
+    if distinct[0] < 0:
+        return "block_keys holds a negative key; give integers >= 0"
+    if (key := distinct[-1]) >= _KEY_LIMIT:
+        return f"block_keys holds {key}, but keys index an array; number contents from 0 on"
+    if len(distinct) < len(keys):
         return (
             "block_keys holds a key twice, but a key stands for a block and all before it; give "
             "each block of a prompt its own"

@@ -68,6 +68,9 @@ class Columns:
         self.arena: Ints = np.zeros((len(COLUMNS), seats), dtype=np.int64)
         self.table: Ints = np.zeros((seats, blocks_per_request), dtype=np.int64)
         self.tokens: Ints = np.zeros((seats, 16), dtype=np.int64)
+        #: The places of a block table: 0, 1, 2, ...; never written.
+        self.slots: Ints = np.arange(blocks_per_request)
+        self.slots.flags.writeable = False
         self.free_seats: list[int] = list(range(seats - 1, -1, -1))
         for name, row in zip(COLUMNS, self.arena, strict=True):
             setattr(self, name, row)

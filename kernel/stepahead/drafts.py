@@ -21,7 +21,7 @@ from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.errors import HostContractError
-from stepahead.reservation import blocks_needed, reserve
+from stepahead.reservation import blocks_needed, reserve, row_set
 from stepahead.state import State
 from stepahead.stretches import endings
 
@@ -69,8 +69,8 @@ def speculate(
     budget = state.config.max_num_batched_tokens - int(counts.sum())
     drafts = _share(state, seats, counts, budget, complete=complete)
     if drafts.any():
-        return reserve(state, seats, counts + drafts, hits, drafts)[1]
-    return reserve(state, seats, counts, hits)[1]
+        return reserve(state, row_set(state, seats, counts + drafts), hits, drafts)[1]
+    return reserve(state, row_set(state, seats, counts), hits)[1]
 
 
 def _share(state: State, seats: Ints, counts: Ints, budget: int, *, complete: bool) -> Ints:

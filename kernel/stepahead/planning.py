@@ -17,17 +17,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints
+from stepahead.arrays import EMPTY, ONE, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.config import BatchPreference
 from stepahead.drafts import hold_back, speculate
-from stepahead.host_cache import begin, find, must_wait, take
-from stepahead.requests import Intent, Stay
-from stepahead.reservation import blocks_needed, reserve
+from stepahead.host_cache import begin, find, must_wait
+from stepahead.requests import Intent
+from stepahead.reservation import growth, reserve, row_set
 from stepahead.state import State, Steady
-from stepahead.tables import BatchState, RequestTrigger
+from stepahead.tables import BatchState
 
 
 def may_select(state: State) -> bool:
@@ -45,66 +45,26 @@ def select(state: State) -> PrepareBatch | None:
     state.wake = None
     state.joinable = False
     steady = state.steady
-    if steady is not None and steady.decode and (again := _select_again(state, steady)) is not None:
-        return again
-    return _plan(state)
-
-
-# -- the row set of last time -----------------------------------------------------------------
-
-
-def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
-    columns = state.columns
-    seats = steady.seats
-    scheduled = columns.scheduled[seats]
-    grown = (columns.blocks[seats] * state.config.block_size == scheduled).nonzero()[0]
-    if steady.turns < 1 or len(grown) > state.pool.available:
-        state.steady = None
-        return None
+    if steady is None or not steady.turns or not _blocks_last(state, steady):
+        return _plan(state)
     steady.turns -= 1
-    slots = columns.blocks[seats[grown]] if len(grown) else EMPTY
-    grant = take(state, len(grown))
-    ends = scheduled + 1
-    columns.scheduled[seats] = ends
-    if len(grown):
-        columns.table[seats[grown], slots] = grant.blocks
-        columns.blocks[seats[grown]] += 1
-    if not state.outstanding:
-        state.move(seats, RequestTrigger.SELECT)
-    batch = Batch(
-        batch_id=state.next_batch,
-        seats=seats,
-        handles=steady.handles,
-        epochs=steady.epochs,
-        positions=scheduled,
-        ends=ends,
-        samples=steady.samples,
-        decode=True,
-        live=steady.samples,
-        grant=grant,
-        grant_rows=grown,
-        hits={},
-        selected_at=state.now,
-        volume=steady.volume,
-        fresh=False,
-    )
-    state.next_batch += 1
-    state.outstanding.append(batch)
-    return PrepareBatch(
-        batch_id=batch.batch_id,
-        seats=seats,
-        handles=steady.handles,
-        epochs=steady.epochs,
-        positions=scheduled,
-        token_counts=steady.counts,
-        samples=steady.samples,
-        block_rows=grown,
-        block_slots=slots,
-        blocks=grant.blocks,
-        history_rows=EMPTY,
-        history_positions=EMPTY,
-        history_tokens=EMPTY,
-    )
+    # What a prompt reads grows with every chunk: to the timing they are new row sets.
+    return reserve(state, steady, {}, fresh=not steady.decode)[1]
+
+
+def _blocks_last(state: State, steady: Steady) -> bool:
+    """Tell whether there are blocks for one more selection of these rows."""
+    columns, seats = state.columns, steady.seats
+    if _plenty(state, state.config.max_num_batched_tokens, len(seats)):
+        return True
+    ends = columns.scheduled[seats] + steady.counts
+    needs: list[int] = growth(ends, columns.blocks[seats], state.block_size)[1].tolist()
+    return sum(needs) <= state.pool.available
+
+
+def _plenty(state: State, tokens: int, rows: int) -> bool:
+    """Tell whether there are blocks for so many tokens, whichever of the rows they belong to."""
+    return tokens // state.config.block_size + rows <= state.pool.available
 
 
 # -- a new row set ----------------------------------------------------------------------------
@@ -113,169 +73,168 @@ def _select_again(state: State, steady: Steady) -> PrepareBatch | None:
 def _plan(state: State) -> PrepareBatch | None:
     config = state.config
     state.steady = None
-    seats, shares, able, complete = _running(state)
-    counts, hits = shares.counts, dict[int, Receipt]()
+    shares, complete = _running(state)
+    hits: dict[int, Receipt] = {}
     admitted: list[int] = []
     if complete and len(state.waiting):
-        hits, admitted, shares.left = _admit(state, shares, able, seats)
+        hits, admitted = _admit(state, shares)
+    counts = shares.counts
     if config.preference is BatchPreference.PREFILL_FIRST:
         # Until now each decode row counted as served; what is left is theirs.
-        counts[shares.single[max(shares.left, 0) :]] = 0
+        counts[shares.single[shares.left :]] = 0
     if hits:
-        seats, counts = _joined(state, seats, counts, hits, admitted)
-    served = counts.nonzero()[0]
+        counts = _join(state, counts, hits, admitted)
+    seats = state.order[:]  # batches of one row set share its array: it is not another's as well
+    (served,) = counts.nonzero()
     if len(served) < len(seats):
         seats, counts = seats[served], counts[served]
     if not len(seats):
         return None
     if config.num_speculative_tokens:
         return speculate(state, seats, counts, hits, complete=complete)
-    batch, command = reserve(state, seats, counts, hits)
-    if complete and len(seats) == able + len(hits):
+    rows = row_set(state, seats, counts)
+    batch, command = reserve(state, rows, hits)
+    if complete and len(seats) == shares.able + len(hits):
         # Where tokens are left, who waits may join once the prompt has keyed what they need.
         closed = shares.left < 1 or not len(state.waiting)
-        state.steady = _steady(state, batch, counts, closed=closed)
+        rows.turns = _turns(state, batch, counts, closed=closed)
+        state.steady = rows
     return command
 
 
-def _running(state: State) -> tuple[Ints, _Shares, int, bool]:
+def _running(state: State) -> tuple[_Shares, bool]:
     """Divide the token budget among the running requests, and see that the oldest get blocks.
 
-    Returns the rows' seats, what each gets, how many requests could have a row, and whether all of
-    them find the blocks that they need.
+    Returns what each gets, and whether all find the blocks that they need.
     """
-    able = _able(state)
-    short = len(able)  # rows from here on compute only what fits into the blocks they hold
+    short = None
     while True:
-        seats = able[: state.config.max_concurrency]
-        shares = _divide(state, seats, short)
-        lacking = _first_without_block(state, seats, shares)
+        shares = _divide(state, short)
+        lacking = _first_without_block(state, shares)
         if lacking is None:
-            break
+            return shares, short is None
         row, needed = lacking
-        if _make_room(state, int(seats[row]), needed):
-            able = _able(state)
-            short = len(able)
-        else:
-            short = row
-    return seats, shares, len(able), short == len(able)
+        short = None if _make_room(state, int(state.order[row]), needed) else row
 
 
-def _steady(state: State, batch: Batch, counts: Ints, *, closed: bool) -> Steady | None:
-    """Return the rows of a new batch if the next selections come to the same, or None.
+def _turns(state: State, batch: Batch, counts: Ints, *, closed: bool) -> int:
+    """Return how many of the next selections come to the same rows as a new batch has.
 
     They do while all rows decode, beside one prompt at most that gets a chunk of the same size each
     time: the largest one, or what the others leave of the budget. With a prompt in the batch, only
     if nobody who waits may join (``closed``).
     """
     columns, seats = state.columns, batch.seats
-    room = columns.final[seats] - 1 - batch.ends
+    if bool(batch.hits) if batch.decode else not closed:
+        return 0
+    room = columns.final[seats] - batch.ends
     if not batch.decode:
         (partial,) = (~batch.samples).nonzero()
-        decoding = (batch.positions >= columns.prompt[seats]) & (counts == 1)
-        if len(partial) != 1 or np.count_nonzero(decoding) < len(seats) - 1 or not closed:
-            return None
+        if len(partial) != 1:
+            return 0
+        decoding = (batch.positions >= columns.prompt[seats]) & (counts == ONE)
+        if np.count_nonzero(decoding) < len(seats) - 1:
+            return 0
         row = int(partial[0])
         left = int(columns.prompt[seats[row]] - batch.ends[row])
-        room[row] = (left - 1) // int(counts[row])
-    turns = int(room[room.argmin()])
-    if (batch.decode and batch.hits) or not (batch.decode or turns > 0):
-        return None
-    return Steady(
-        seats=seats,
-        handles=batch.handles,
-        epochs=batch.epochs,
-        samples=batch.samples,
-        counts=counts,
-        decode=batch.decode,
-        volume=batch.volume,
-        turns=turns,
-    )
-
-
-def _able(state: State) -> Ints:
-    """Return the seats of the requests that can have a row, in rank order."""
-    columns, order = state.columns, state.order
-    goes_on = columns.scheduled[order] < columns.final[order] - 1
-    intents = columns.intent[order]
-    if np.count_nonzero(intents):
-        goes_on &= intents == Intent.NONE.value
-    return order if np.count_nonzero(goes_on) == len(order) else order[goes_on]
+        room[row] = (left - 1) // int(counts[row]) + 1
+    return max(int(room[room.argmin()]) - 1, 0)
 
 
 @dataclass(slots=True)
 class _Shares:
-    """What each row gets of the token budget.
+    """What the running requests get of the token budget.
 
-    ``counts`` has shape ``(rows,)``; ``left`` is what remains; ``single`` are the rows that want
-    one token: decode rows, and prompts with one token to go.
+    Arrays have shape ``(running requests,)``, in rank order: ``scheduled`` are the positions given
+    to rows before, ``lacking`` the known tokens beyond them, ``counts`` what each gets now, 0 for
+    who has no row. ``single`` are the places of those that want one token: decode rows, and prompts
+    with one token to go. ``able`` requests could have a row; ``left`` is what remains.
     """
 
+    scheduled: Ints
+    lacking: Ints
     counts: Ints
-    left: int
     single: Ints
+    able: int
+    left: int
 
 
-def _divide(state: State, seats: Ints, short: int) -> _Shares:
+def _divide(state: State, short: int | None) -> _Shares:
     """Divide the token budget: in order, the preferred kind of rows first.
 
     Under prefill-first, rows of one token are given it here without being charged for it; under
-    decode-first, prompts leave what drafts will take.
+    decode-first, prompts leave what drafts will take. From place ``short`` on, requests compute
+    only what fits into the blocks that they hold.
     """
-    config, columns = state.config, state.columns
-    scheduled = columns.scheduled[seats]
-    lacking = columns.known[seats] - scheduled
-    longer: list[int] = (lacking > 1).nonzero()[0].tolist()
-    single = (lacking <= 1).nonzero()[0]
-    left, most = config.max_num_batched_tokens, config.max_tokens_per_row
-    slack = None
-    if short < len(seats):
-        slack = columns.blocks[seats] * config.block_size - scheduled
-        single = single[(single < short) | (slack[single] > 0)]
-    decode_first = config.preference is BatchPreference.DECODE_FIRST
-    counts = np.zeros(len(seats), dtype=np.int64)
-    counts[single[:left] if decode_first else single] = 1
-    if decode_first:
-        left = max(left - len(single), 0)
+    config, columns, order = state.config, state.columns, state.order
+    scheduled = columns.scheduled[order]
+    lacking = columns.known[order] - scheduled
+    counts = np.maximum(lacking, ONE)
+    able, unable = _able(state, scheduled)
+    if unable is not None:
+        lacking[unable] = counts[unable] = 0
+    longer: list[int] = (counts > ONE).nonzero()[0].tolist()
+    if short is not None:
+        fitting = columns.blocks[order[short:]] * config.block_size - scheduled[short:]
+        counts[short:] = np.minimum(counts[short:], fitting)
     # A handful: who is seated had a share of the budget of that batch.
+    wanted = [min(int(counts[row]), config.max_tokens_per_row) for row in longer]
     for row in longer:
-        wanted = min(int(lacking[row]), most, left)
-        if slack is not None and row >= short:
-            wanted = min(wanted, int(slack[row]))
-        counts[row] = wanted
-        left -= wanted
-    if decode_first and config.num_speculative_tokens:
-        left = hold_back(state, seats, counts, left, complete=slack is None)
-    return _Shares(counts, left, single)
+        counts[row] = 0
+    (single,) = counts.nonzero()
+    left = config.max_num_batched_tokens
+    if config.preference is BatchPreference.DECODE_FIRST:
+        left -= len(single)
+        if left < 0:
+            counts[single[left:]] = left = 0
+    for row, most in zip(longer, wanted, strict=True):
+        counts[row] = share = min(most, left)
+        left -= share
+    if config.preference is BatchPreference.DECODE_FIRST and config.num_speculative_tokens:
+        left = hold_back(state, order, counts, left, complete=short is None)
+    return _Shares(scheduled, lacking, counts, single, able, left)
 
 
-def _first_without_block(state: State, seats: Ints, shares: _Shares) -> tuple[int, int] | None:
-    """Return the first row that finds no block, and what the rows up to it need; None: all do."""
-    size, available = state.config.block_size, state.pool.available
-    spent = state.config.max_num_batched_tokens - shares.left + len(seats)
-    if spent // size + len(seats) <= available:
+def _able(state: State, scheduled: Ints) -> tuple[int, Mask | None]:
+    """Return how many requests can have a row, and which have none: None if all have one."""
+    columns, order, most = state.columns, state.order, state.config.max_concurrency
+    goes_on = scheduled < columns.final[order] - ONE
+    intents = columns.intent[order]
+    if np.count_nonzero(intents):
+        goes_on &= intents == Intent.NONE.value
+    able = int(np.count_nonzero(goes_on))
+    if able == len(order) <= most:
+        return able, None
+    goes_on[goes_on.nonzero()[0][most:]] = False
+    return able, ~goes_on
+
+
+def _first_without_block(state: State, shares: _Shares) -> tuple[int, int] | None:
+    """Return the first place that finds no block, and what all up to it need; None: all do."""
+    available, running = state.pool.available, len(state.order)
+    if _plenty(state, state.config.max_num_batched_tokens - shares.left + running, running):
         return None
-    needs = np.cumsum(_blocks_needed(state, seats, shares.counts))
-    if not len(needs) or needs[-1] <= available:
+    rows, needs = _growth(state, shares, shares.counts)
+    needed = needs.cumsum()
+    if not len(needed) or needed[-1] <= available:
         return None
-    row = int((needs > available).argmax())
-    return row, int(needs[row])
+    first = int((needed > available).argmax())
+    return int(rows[first]), int(needed[first])
 
 
-def _blocks_needed(state: State, seats: Ints, counts: Ints) -> Ints:
-    columns = state.columns
-    ends = columns.scheduled[seats] + counts
-    return blocks_needed(ends, columns.blocks[seats], state.config.block_size)
+def _growth(state: State, shares: _Shares, counts: Ints) -> tuple[Ints, Ints]:
+    """Return who needs blocks for so many tokens, and how many each."""
+    held = state.columns.blocks[state.order]
+    return growth(shares.scheduled + counts, held, state.block_size)
 
 
-def _joined(
-    state: State, seats: Ints, counts: Ints, hits: dict[int, Receipt], admitted: list[int]
-) -> tuple[Ints, Ints]:
-    """Return seats and counts of the rows with those of the admitted, in the order of ranks."""
-    seats = np.concatenate((seats, np.array(list(hits), dtype=np.int64)))
-    counts = np.concatenate((counts, np.array(admitted, dtype=np.int64)))
-    by_rank = state.columns.rank[seats].argsort()
-    return seats[by_rank], counts[by_rank]
+def _join(state: State, counts: Ints, hits: dict[int, Receipt], admitted: list[int]) -> Ints:
+    """Put the admitted in their places of the running order; return what each gets in it."""
+    order = np.concatenate((state.order, np.array(list(hits))))
+    by_rank = state.columns.rank[order].argsort()
+    state.order = order[by_rank]
+    joined: Ints = np.concatenate((counts, np.array(admitted)))[by_rank]
+    return joined
 
 
 def _make_room(state: State, lacking: int, need: int) -> bool:
@@ -319,28 +278,25 @@ def _in_transfer(state: State) -> int:
     return int(((pins > 0) & (pins == state.pool.references)).sum())
 
 
-def _admit(
-    state: State, shares: _Shares, running: int, seats: Ints
-) -> tuple[dict[int, Receipt], list[int], int]:
+def _admit(state: State, shares: _Shares) -> tuple[dict[int, Receipt], list[int]]:
     """Seat waiting requests, first in line only, while rows, tokens, seats and blocks last.
 
     A request is admitted when what it must compute of its known tokens fits into what is free
     beyond the needs of this batch and of running prompts. Returns the cached prefix that each new
-    seat hit, the tokens that each computes, in order, and the tokens left.
+    seat hit, and the tokens that each computes, in order.
     """
-    config, columns, pool, left = state.config, state.columns, state.pool, shares.left
+    config, columns, pool = state.config, state.columns, state.pool
     hits: dict[int, Receipt] = {}
     counts: list[int] = []
-    stay = state.waiting.head()
-    if stay is None or left < 1 or running >= config.max_concurrency:
-        return hits, counts, left
-    ends = np.maximum(columns.known[seats], columns.scheduled[seats] + shares.counts)
-    promised = blocks_needed(ends, columns.blocks[seats], config.block_size)
-    spare = pool.available - int(promised.sum())
+    rows = config.max_concurrency - shares.able
+    if rows < 1 or shares.left < 1:
+        return hits, counts
+    _, promised = _growth(state, shares, np.maximum(shares.lacking, shares.counts))
+    spare = pool.available - sum(promised.tolist())
     while (
-        stay is not None
-        and left > 0
-        and running + len(hits) < config.max_concurrency
+        (stay := state.waiting.head()) is not None
+        and len(hits) < rows
+        and shares.left > 0
         and columns.free_seats
     ):
         keys = stay.keys[: (stay.known - 1) // config.block_size]
@@ -356,23 +312,10 @@ def _admit(
             break
         spare -= idle + fresh
         state.waiting.remove(stay)
-        seat = state.seat(stay)
+        prefix = np.concatenate((cached, loading)) if len(loading) else cached
+        seat = state.seat(stay, prefix)
         hits[seat] = pool.hit(cached)
-        _load_prefix(state, stay, np.concatenate((cached, loading)))
-        counts.append(
-            min(stay.known - int(columns.scheduled[seat]), config.max_tokens_per_row, left)
-        )
-        left -= counts[-1]
-        stay = state.waiting.head()
-    if hits:
-        order = np.concatenate((state.order, np.array(list(hits), dtype=np.int64)))
-        state.order = order[columns.rank[order].argsort()]
-    return hits, counts, left
-
-
-def _load_prefix(state: State, stay: Stay, cached: Ints) -> None:
-    columns, seat = state.columns, stay.seat
-    tokens = len(cached) * state.config.block_size
-    columns.table[seat, : len(cached)] = cached
-    columns.blocks[seat] = columns.committed[seat] = len(cached)
-    columns.scheduled[seat] = columns.settled[seat] = tokens
+        missing = stay.known - int(columns.scheduled[seat])
+        counts.append(min(missing, config.max_tokens_per_row, shares.left))
+        shares.left -= counts[-1]
+    return hits, counts

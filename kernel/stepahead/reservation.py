@@ -5,96 +5,107 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask
+from stepahead.arrays import EMPTY, ZERO, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
 from stepahead.host_cache import take
 from stepahead.requests import Intent
-from stepahead.state import FILLED, QUEUED, State
+from stepahead.state import FILLED, QUEUED, State, Steady
 from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
 
-_NO_VOLUME: Final = (0, 0, 0)
 #: By number of the request's state: no row of it is outstanding.
 _RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED))
 
 
+def row_set(state: State, seats: Ints, counts: Ints) -> Steady:
+    """Return the rows of a new batch.
+
+    Args:
+        state: the kernel's.
+        seats: the rows, in rank order; not written afterwards.
+        counts: tokens of each row, at least 1, drafts among them; not written either.
+    """
+    columns = state.columns
+    ends = columns.scheduled[seats] + counts
+    samples = ends >= columns.known[seats]
+    decode = (
+        counts.item(counts.argmax()) == 1
+        and np.count_nonzero(samples) == len(seats)
+        and np.count_nonzero(ends > columns.prompt[seats]) == len(seats)
+    )
+    return Steady(seats, columns.handle[seats], columns.epoch[seats], samples, counts, decode)
+
+
 def reserve(
     state: State,
-    seats: Ints,
-    counts: Ints,
+    rows: Steady,
     hits: dict[int, Receipt],
     drafts: Ints | None = None,
+    *,
+    fresh: bool = True,
 ) -> tuple[Batch, PrepareBatch]:
     """Take the blocks, move the requests, and write the batch down.
 
     Args:
         state: the kernel's.
-        seats: the rows, in rank order; not written afterwards.
-        counts: tokens of each row, at least 1, drafts among them.
+        rows: what the batch computes of whom.
         hits: the cached prefix of each row that is seated by this batch, by seat.
         drafts: how many at the end of each row are drafts; None: no row has one.
+        fresh: the batch before had other rows.
     """
-    columns = state.columns
+    columns, seats = state.columns, rows.seats
     positions = columns.scheduled[seats]
-    ends = positions + counts
-    held = columns.blocks[seats]
-    needs = blocks_needed(ends, held, state.config.block_size)
-    growing = needs.nonzero()[0]
-    grant = take(state, sum(needs[growing].tolist()))
-    rows, slots = _growth(growing, needs, held, len(grant.blocks))
-    columns.table[seats[rows], slots] = grant.blocks
-    columns.blocks[seats] = held + needs
+    ends = positions + rows.counts
+    grant, entries = _grow(state, seats, ends, hits)
     columns.scheduled[seats] = ends
     if not state.outstanding:
         state.move(seats, RequestTrigger.SELECT)
-    else:
+    elif fresh:
         resting = seats[_RESTING[columns.state[seats]]]
         if len(resting):
             state.move(resting, RequestTrigger.SELECT)
-    samples = ends >= columns.known[seats]
-    decoding = (ends > columns.prompt[seats]) & (counts == 1) & samples
-    decode = np.count_nonzero(decoding) == len(seats)
-    epochs = columns.epoch[seats]
+    if fresh and state.timing is not None:
+        rows.volume = _volume(rows.counts, ends)
     batch = Batch(
         batch_id=state.next_batch,
         seats=seats,
-        handles=columns.handle[seats],
-        epochs=epochs,
+        handles=rows.handles,
+        epochs=rows.epochs,
         positions=positions,
         ends=ends,
-        samples=samples,
-        decode=decode,
+        samples=rows.samples,
+        decode=rows.decode,
         live=state.all_live[: len(seats)],
         grant=grant,
-        grant_rows=rows,
+        grant_rows=entries.rows[len(entries.rows) - len(grant.blocks) :],
         hits=hits,
         selected_at=state.now,
-        volume=_NO_VOLUME if state.timing is None else _volume(counts, ends),
-        fresh=True,
-        loads=_loads_of(state, seats) if state.ledger.loading else (),
+        volume=rows.volume,
+        fresh=fresh,
+        loads=_loads_of(state, rows.handles) if state.ledger.loading else (),
         drafts=drafts,
+        dead={},
     )
     state.next_batch += 1
     state.outstanding.append(batch)
-    table_rows, table_slots, blocks = _with_prefixes(state, batch, rows, slots)
-    again = not decode and np.count_nonzero(epochs) > 0
+    again = not rows.decode and np.count_nonzero(rows.epochs) > 0
     history = _history(state, batch) if again else (EMPTY, EMPTY, EMPTY)
     return batch, PrepareBatch(
         batch_id=batch.batch_id,
         seats=seats,
-        handles=batch.handles,
-        epochs=batch.epochs,
+        handles=rows.handles,
+        epochs=rows.epochs,
         positions=positions,
-        token_counts=counts,
-        samples=samples,
-        block_rows=table_rows,
-        block_slots=table_slots,
-        blocks=blocks,
+        token_counts=rows.counts,
+        samples=rows.samples,
+        block_rows=entries.rows,
+        block_slots=entries.slots,
+        blocks=entries.blocks,
         history_rows=history[0],
         history_positions=history[1],
         history_tokens=history[2],
@@ -112,46 +123,71 @@ def blocks_needed(ends: Ints, held: Ints, size: int) -> Ints:
     return needs
 
 
-def _growth(growing: Ints, needs: Ints, held: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return row and table slot of each of ``count`` new blocks, in order."""
-    if count == len(growing):
-        return growing, held[growing]
-    rows = growing.repeat(needs[growing])
-    before = needs.cumsum() - needs
-    return rows, (held - before)[rows] + np.arange(count)
+def growth(ends: Ints, held: Ints, size: Ints) -> tuple[Ints, Ints]:
+    """Return the rows that end before ``ends`` and need blocks, and how many each.
 
-
-def _with_prefixes(state: State, batch: Batch, rows: Ints, slots: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return row, slot and number of each block that is new in the host's tables.
-
-    Those are the granted ones, and before them the hit prefixes of the requests just seated.
+    That is `blocks_needed` for the few that need any; ``size`` has no axes.
     """
-    if not batch.hits:
-        return rows, slots, batch.grant.blocks
-    columns, size = state.columns, state.config.block_size
-    all_rows: list[Ints] = []
+    room = held * size - ends
+    (rows,) = (room < ZERO).nonzero()
+    return rows, -(room[rows] // size) if len(rows) else EMPTY
+
+
+class _Entries(NamedTuple):
+    """Entries of the host's block tables: row, slot and block of each."""
+
+    rows: Ints
+    slots: Ints
+    blocks: Ints
+
+
+_NONE: Final = _Entries(EMPTY, EMPTY, EMPTY)
+
+
+def _grow(
+    state: State, seats: Ints, ends: Ints, hits: dict[int, Receipt]
+) -> tuple[Receipt, _Entries]:
+    """Take the blocks that the rows need to end before ``ends``, and write the block tables.
+
+    Returns them, and what is new in the host's tables: before them, the hit prefixes of the
+    requests just seated.
+    """
+    columns = state.columns
+    held = columns.blocks[seats]
+    rows, needs = growth(ends, held, state.block_size)
+    spans: list[int] = needs.tolist()
+    grant = take(state, sum(spans))
+    if not spans and not hits:
+        return grant, _NONE
+    blocks, owners, first = grant.blocks, seats[rows], held[rows]
+    columns.blocks[owners] = first + needs
+    if len(blocks) == len(rows) and not hits:
+        columns.table[owners, first] = blocks
+        return grant, _Entries(rows, first, blocks)
     all_slots: list[Ints] = []
     all_blocks: list[Ints] = []
-    for seat in batch.hits:
-        prefix = columns.table[seat, : columns.settled[seat] // size]
-        if len(prefix):
-            all_rows.append(np.full(len(prefix), (batch.seats == seat).argmax()))
-            all_slots.append(np.arange(len(prefix)))
-            all_blocks.append(prefix)
-    if not all_rows:
-        return rows, slots, batch.grant.blocks
-    return (
-        np.concatenate([*all_rows, rows]),
-        np.concatenate([*all_slots, slots]),
-        np.concatenate([*all_blocks, batch.grant.blocks]),
-    )
+    if hits:
+        rank = columns.rank
+        seated = rank[seats].searchsorted(rank[np.array(list(hits))])
+        prefixes = held[seated]
+        for seat, count in zip(hits, prefixes.tolist(), strict=True):
+            all_slots.append(columns.slots[:count])
+            all_blocks.append(columns.table[seat, :count])
+        rows, needs = np.concatenate((seated, rows)), np.concatenate((prefixes, needs))
+    start = 0
+    for seat, slot, count in zip(owners.tolist(), first.tolist(), spans, strict=True):
+        columns.table[seat, slot : slot + count] = blocks[start : start + count]
+        all_slots.append(columns.slots[slot : slot + count])
+        start += count
+    slots = np.concatenate(all_slots)
+    return grant, _Entries(rows.repeat(needs), slots, np.concatenate([*all_blocks, blocks]))
 
 
-def _loads_of(state: State, seats: Ints) -> tuple[int, ...]:
-    """Return the loads that requests in ``seats`` run on."""
+def _loads_of(state: State, handles: Ints) -> tuple[int, ...]:
+    """Return the loads that requests run on."""
     loading = state.ledger.loading
-    handles: list[int] = state.columns.handle[seats].tolist()
-    return tuple(loading[handle] for handle in handles if handle in loading)
+    running: list[int] = handles.tolist()
+    return tuple(loading[handle] for handle in running if handle in loading)
 
 
 def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:

@@ -25,6 +25,7 @@ from stepahead.transfers import Ledger
 
 QUEUED: Final = REQUEST.number[RequestState.QUEUED]
 FILLED: Final = REQUEST.number[RequestState.FILLED]
+_NO_INTENT: Final[int] = Intent.NONE.value
 
 _END_TRIGGER: Final = {
     FinishReason.STOP: RequestTrigger.FINISH,
@@ -95,11 +96,10 @@ class Growth:
 
 @dataclass(slots=True)
 class Steady:
-    """The row set that the next selections repeat while nothing happens that could change it.
+    """A row set, and how many of the next selections repeat it while nothing happens.
 
     ``counts`` are the tokens that each row computes every time, ``samples`` tells which rows return
-    one: all, or, where one row is the middle of a prompt, all others. ``decode`` row sets are
-    selected again as they are; one with a prompt is planned anew every time, to the same end.
+    one: all in a ``decode`` row set; or, where one row is the middle of a prompt, all others.
     ``turns`` counts the selections for which every row still has room. ``growth`` was computed when
     that count was ``growth_at``: each further selection changes both.
     """
@@ -110,8 +110,8 @@ class Steady:
     samples: Mask
     counts: Ints
     decode: bool
-    volume: tuple[int, int, int]
-    turns: int
+    volume: tuple[int, int, int] = (0, 0, 0)
+    turns: int = 0
     growth: Growth | None = None
     growth_at: int = -1
 
@@ -154,6 +154,7 @@ class State:
 
     def __init__(self, config: KernelConfig) -> None:
         self.config = config
+        self.block_size: Ints = np.array(config.block_size)
         # Rows of lookahead + 1 outstanding batches may belong to requests that select no more
         # rows (draining, or scheduled to their end); they keep their seats beside the running ones.
         seats = config.max_concurrency * (config.lookahead + 2)
@@ -279,29 +280,34 @@ class State:
 
     # -- seats --------------------------------------------------------------------------------
 
-    def seat(self, stay: Stay) -> int:
-        """Give a waiting request a seat and load its columns; it has no block yet."""
+    def seat(self, stay: Stay, prefix: Ints) -> int:
+        """Give a waiting request a seat, its columns, and the blocks that it begins with."""
         columns = self.columns
         seat = columns.free_seats.pop()
         columns.widen(stay.final - stay.prompt)
+        blocks = len(prefix)
+        tokens = blocks * self.config.block_size
         columns.arena[:, seat] = (
             stay.known,
-            0,
-            0,
+            tokens,
+            tokens,
             stay.prompt,
             stay.final,
             stay.floor,
-            0,
-            0,
+            blocks,
+            blocks,
             stay.eos,
             stay.sampled[-1] if len(stay.sampled) else 0,
             stay.handle,
             stay.epoch,
             stay.rank,
             QUEUED,
-            Intent.NONE.value,
+            _NO_INTENT,
         )
-        columns.tokens[seat, : len(stay.sampled)] = stay.sampled
+        if blocks:
+            columns.table[seat, :blocks] = prefix
+        if len(stay.sampled):
+            columns.tokens[seat, : len(stay.sampled)] = stay.sampled
         stay.seat = seat
         self.seated[seat] = stay
         return seat

@@ -9,6 +9,7 @@ import pytest
 
 from stepahead import IllegalTransition, KernelConfig
 from stepahead.admission import arrive
+from stepahead.arrays import EMPTY
 from stepahead.events import RequestArrived
 from stepahead.state import State
 from stepahead.tables import REQUEST, REQUEST_ROWS, RequestState, RequestTrigger
@@ -27,7 +28,7 @@ def seated(*states: RequestState) -> State:
         )
         stay = state.live[number + 1]
         state.waiting.remove(stay)
-        assert state.seat(stay) == number
+        assert state.seat(stay, EMPTY) == number
         state.columns.state[number] = REQUEST.number[wanted]
     return state
 

@@ -91,11 +91,11 @@ def a_hit_is_rounded_up() -> Edits:
     """One block more than matched counts as cached."""
     return [
         Edit(
-            "_load_prefix",
-            "    tokens = len(cached) * state.config.block_size\n",
-            "    tokens = len(cached) * state.config.block_size\n"
-            "    if len(cached):\n"
-            "        tokens = min(tokens + state.config.block_size, stay.known - 1)\n",
+            "State.seat",
+            "    tokens = blocks * self.config.block_size\n",
+            "    tokens = blocks * self.config.block_size\n"
+            "    if blocks:\n"
+            "        tokens = min(tokens + self.config.block_size, stay.known - 1)\n",
         )
     ]
 

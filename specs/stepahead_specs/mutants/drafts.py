@@ -95,11 +95,15 @@ def a_draft_preempts_somebody() -> Edits:
     return [
         Edit(
             "_first_without_block",
-            "needs = np.cumsum(_blocks_needed(state, seats, shares.counts))",
+            "rows, needs = _growth(state, shares, shares.counts)",
             "drafts = state.config.num_speculative_tokens * (shares.counts == 1)\n"
-            "    needs = np.cumsum(_blocks_needed(state, seats, shares.counts + drafts))",
+            "    rows, needs = _growth(state, shares, shares.counts + drafts)",
         ),
-        Edit("_first_without_block", "+ len(seats)\n", "+ len(seats) * size\n"),
+        Edit(
+            "_first_without_block",
+            "shares.left + running, running",
+            "shares.left + running * state.config.block_size, running",
+        ),
     ]
 
 
@@ -109,9 +113,9 @@ def a_draft_keeps_an_arrival_out() -> Edits:
     return [
         Edit(
             "_admit",
-            "spare = pool.available - int(promised.sum())",
-            "spare = pool.available - int(promised.sum())\n"
-            "    spare -= len(seats) if config.num_speculative_tokens else 0",
+            "spare = pool.available - sum(promised.tolist())",
+            "spare = pool.available - sum(promised.tolist())\n"
+            "    spare -= shares.able if config.num_speculative_tokens else 0",
         )
     ]
 
@@ -122,8 +126,9 @@ def a_decode_row_waits_for_drafts() -> Edits:
     return [
         Edit(
             "_divide",
-            "single[:left] if decode_first",
-            "single[: -(-left // (1 + config.num_speculative_tokens))] if decode_first",
+            "        left -= len(single)\n",
+            "        counts[single[-(-left // (1 + config.num_speculative_tokens)) :]] = 0\n"
+            "        left -= len(single)\n",
         )
     ]
 

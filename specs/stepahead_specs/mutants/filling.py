@@ -13,12 +13,12 @@ def batches_share_one_plan() -> Edits:
     """The arrays of the batch before are written in place for the next one."""
     return [
         Edit(
-            "_select_again",
-            "    scheduled = columns.scheduled[seats]\n",
-            "    scheduled = columns.scheduled[seats]\n"
+            "reserve",
+            "    positions = columns.scheduled[seats]\n",
+            "    positions = columns.scheduled[seats]\n"
             "    if state.outstanding and state.outstanding[-1].seats is seats:\n"
-            "        scheduled = state.outstanding[-1].positions\n"
-            "        scheduled += 1\n",
+            "        positions = state.outstanding[-1].positions\n"
+            "        positions += rows.counts\n",
         )
     ]
 
@@ -162,7 +162,7 @@ def the_chunk_before_the_last_samples() -> Edits:
     """A prompt chunk counts as sampling when the next one would end the prompt."""
     return [
         Edit(
-            "reserve",
+            "row_set",
             "samples = ends >= columns.known[seats]",
             "samples = ends + state.config.max_tokens_per_row >= columns.known[seats]",
         )
@@ -210,9 +210,11 @@ def the_fast_path_opens_no_block() -> Edits:
     """Selecting the same rows again takes no new block where a row crosses a block's end."""
     return [
         Edit(
-            "_select_again",
-            "grown = (columns.blocks[seats] * state.config.block_size == scheduled).nonzero()[0]",
-            "grown = EMPTY",
+            "_grow",
+            "    spans: list[int] = needs.tolist()\n",
+            "    if state.steady is not None:\n"
+            "        rows = needs = EMPTY\n"
+            "    spans: list[int] = needs.tolist()\n",
         )
     ]
 
@@ -220,7 +222,7 @@ def the_fast_path_opens_no_block() -> Edits:
 @mutant("ours", expects=("INV-12", "INV-13", "INV-26"))
 def the_fast_path_forgets_to_count() -> Edits:
     """Selecting the same rows again never asks whether one of them is at its end."""
-    return [Edit("_select_again", "    steady.turns -= 1\n", "")]
+    return [Edit("select", "    steady.turns -= 1\n", "")]
 
 
 @mutant("ours", expects=("INV-16", "INV-33"))

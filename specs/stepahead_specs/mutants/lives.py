@@ -115,7 +115,7 @@ def the_length_guard_ignores_rows_in_flight() -> Edits:
     return [
         Edit(
             "_able",
-            "columns.scheduled[order] < columns.final[order] - 1",
+            "scheduled < columns.final[order] - ONE",
             "columns.known[order] < columns.final[order]",
         )
     ]
@@ -127,8 +127,8 @@ def the_length_guard_stops_one_early() -> Edits:
     return [
         Edit(
             "_able",
-            "columns.scheduled[order] < columns.final[order] - 1",
-            "columns.scheduled[order] < columns.final[order] - 2",
+            "scheduled < columns.final[order] - ONE",
+            "scheduled < columns.final[order] - ONE - ONE",
         )
     ]
 
@@ -151,10 +151,9 @@ def one_request_too_many_is_admitted() -> Edits:
     return [
         Edit(
             "_admit",
-            "and running + len(hits) < config.max_concurrency",
-            "and running + len(hits) <= config.max_concurrency",
+            "rows = config.max_concurrency - shares.able",
+            "rows = config.max_concurrency - shares.able + 1",
         ),
-        Edit("_admit", "running >= config.max_concurrency", "running > config.max_concurrency"),
     ]
 
 
@@ -162,7 +161,7 @@ def one_request_too_many_is_admitted() -> Edits:
 def the_token_budget_counts_prompts_only() -> Edits:
     """Decode rows cost nothing of the budget of a batch."""
     return [
-        Edit("_divide", "        left = max(left - len(single), 0)\n", "        pass\n"),
+        Edit("_divide", "        left -= len(single)\n", "        pass\n"),
     ]
 
 
@@ -172,8 +171,8 @@ def a_draining_request_counts_as_running() -> Edits:
     return [
         Edit(
             "_admit",
-            "and running + len(hits) < config.max_concurrency",
-            "and running + len(hits) + len(state.fenced_seats) < config.max_concurrency",
+            "and len(hits) < rows",
+            "and len(hits) + len(state.fenced_seats) < rows",
         )
     ]
 
@@ -196,7 +195,7 @@ def admission_promises_blocks_twice() -> Edits:
     return [
         Edit(
             "_admit",
-            "spare = pool.available - int(promised.sum())",
+            "spare = pool.available - sum(promised.tolist())",
             "spare = pool.available",
         )
     ]
@@ -278,8 +277,10 @@ def a_victim_stays_in_the_plan() -> Edits:
     return [
         Edit(
             "_running",
-            "            able = _able(state)\n            short = len(able)\n        else:\n",
-            "            short = len(able)\n        else:\n",
+            "        short = None if _make_room(state, int(state.order[row]), needed) else row\n",
+            "        order = state.order\n"
+            "        short = None if _make_room(state, int(order[row]), needed) else row\n"
+            "        state.order = order\n",
         )
     ]
 
@@ -288,11 +289,17 @@ def a_victim_stays_in_the_plan() -> Edits:
 def the_request_behind_a_victim_is_skipped() -> Edits:
     """After a preemption the row before the one that lacked a block is left out."""
     return [
+        Edit("_running", "    short = None\n", "    short, skipped = None, False\n"),
         Edit(
             "_running",
-            "            able = _able(state)\n            short = len(able)\n        else:\n",
-            "            able = _able(state)[1:]\n            short = len(able)\n        else:\n",
-        )
+            "        if lacking is None:\n",
+            "        shares.counts[: int(skipped)] = 0\n        if lacking is None:\n",
+        ),
+        Edit(
+            "_running",
+            "if _make_room(state, int(state.order[row]), needed) else",
+            "if (skipped := _make_room(state, int(state.order[row]), needed)) else",
+        ),
     ]
 
 

@@ -98,7 +98,8 @@ class Kernel:
             answer = [*state.outbox, *answer] if first else [*answer, *state.outbox]
             state.outbox.clear()
         # Last and after every event: whatever it was that left nothing outstanding ends the wait.
-        answer.extend(report_pause(state))
+        if state.pause_due:
+            answer.extend(report_pause(state))
         return tuple(answer)
 
     # -- questions ----------------------------------------------------------------------------
@@ -209,6 +210,8 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
             return _prepared(state, event)
         case BatchExecuted():
             return _executed(state, event)
+        case Woke():
+            return _woke(state, event)
         case RequestArrived():
             return [arrive(state, event)]
         case RequestCancelled():
@@ -225,8 +228,6 @@ def _answer(state: State, event: Event) -> list[Command]:  # noqa: C901, PLR0911
         case TransferFailed():
             fail(state, event)
             return dispatch_next(state)
-        case Woke():
-            return _woke(state, event)
         case PauseRequested():
             state.paused = state.pause_due = True
             state.steady = None
@@ -273,11 +274,13 @@ def _host_ready(state: State) -> list[Command]:
     for batch in state.filled:
         batch.move(BatchTrigger.RETIRE)
     state.filled = []
-    expire(state)
+    if state.ledger.open:
+        expire(state)
     commands = _select_or_wait(state) if may_select(state) else _let_join(state)
-    due = next_deadline(state)
-    if due is not None and not commands and state.wake is None:
-        commands.append(_wake_at(state, due, selects=False))
+    if state.ledger.open and not commands and state.wake is None:
+        due = next_deadline(state)
+        if due is not None:
+            commands.append(_wake_at(state, due, selects=False))
     return commands
 
 

@@ -44,6 +44,8 @@ def select(state: State) -> PrepareBatch | None:
     """Choose the rows of the next batch and reserve their blocks; None when there is no row."""
     state.wake = None
     state.joinable = False
+    if not state.live:
+        return None
     steady = state.steady
     if steady is None or not steady.turns or not _blocks_last(state, steady):
         return _plan(state)

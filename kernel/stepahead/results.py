@@ -251,8 +251,8 @@ def _move_on(state: State, batch: Batch, seats: Ints) -> None:
 
 
 def report_pause(state: State) -> list[Command]:
-    """Report a pause once no batch and no transfer is outstanding."""
-    if state.pause_due and not state.outstanding and not state.ledger.open:
+    """Report the pause that is due once no batch and no transfer is outstanding."""
+    if not state.outstanding and not state.ledger.open:
         state.pause_due = False
         return [ReportPaused()]
     return []

@@ -261,7 +261,7 @@ class State:
     def pass_fences(self) -> None:
         """Free what waited for batches that are back."""
         oldest = self.outstanding[0].batch_id if self.outstanding else self.next_batch
-        if len(self.waiting) and (self.pool.pending or self.fenced_seats):
+        if (self.pool.pending or self.fenced_seats) and len(self.waiting):
             # What comes free may admit the first in line; the rows of last time it cannot change.
             self.steady = None
         self.pool.pass_fence(oldest - 1)
@@ -317,7 +317,7 @@ class State:
         seat = stay.seat
         if seat == NO_SEAT:
             return
-        self.pool.release(self.columns.held(seat).copy(), fence)
+        self.pool.release(self.columns.held(seat), fence)
         self.columns.blocks[seat] = 0
         self.order = self.order[self.order != seat]
         self.seated[seat] = None

@@ -10,8 +10,8 @@ def blocks_are_free_as_soon_as_a_request_ends() -> Edits:
     return [
         Edit(
             "State.vacate",
-            "self.columns.held(seat).copy(), fence)",
-            "self.columns.held(seat).copy(), 0)",
+            "self.columns.held(seat), fence)",
+            "self.columns.held(seat), 0)",
         )
     ]
 
@@ -50,10 +50,10 @@ def blocks_of_rows_in_flight_are_forgotten() -> Edits:
     return [
         Edit(
             "State.vacate",
-            "self.columns.held(seat).copy(), fence)",
+            "self.columns.held(seat), fence)",
             "self.columns.held(seat)[\n"
             "            : -(-int(self.columns.settled[seat]) // self.config.block_size)\n"
-            "        ].copy(), fence)",
+            "        ], fence)",
         )
     ]
 
@@ -64,10 +64,10 @@ def the_release_is_counted_from_the_text() -> Edits:
     return [
         Edit(
             "State.vacate",
-            "self.columns.held(seat).copy(), fence)",
+            "self.columns.held(seat), fence)",
             "self.columns.held(seat)[\n"
             "            : int(self.columns.known[seat]) // self.config.block_size\n"
-            "        ].copy(), fence)",
+            "        ], fence)",
         )
     ]
 
@@ -96,8 +96,8 @@ def a_release_returns_early() -> Edits:
     return [
         Edit(
             "State.vacate",
-            "    self.pool.release(self.columns.held(seat).copy(), fence)\n",
-            "    if not fence:\n        self.pool.release(self.columns.held(seat).copy(), fence)\n",
+            "    self.pool.release(self.columns.held(seat), fence)\n",
+            "    if not fence:\n        self.pool.release(self.columns.held(seat), fence)\n",
         )
     ]
 

@@ -207,8 +207,8 @@ def a_pause_does_not_wait_for_transfers() -> Edits:
     return [
         Edit(
             "report_pause",
-            "if state.pause_due and not state.outstanding and not state.ledger.open:",
-            "if state.pause_due and not state.outstanding:",
+            "if not state.outstanding and not state.ledger.open:",
+            "if not state.outstanding:",
         )
     ]
 

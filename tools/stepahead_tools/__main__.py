@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import re
@@ -36,9 +37,11 @@ def spread_objectives(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits."""
     if arguments is None:
-        # The process is ours. What is imported stays, so a collection of it would find nothing; and
-        # NumPy would start a thread for every core, for products of matrices that nobody asks for.
+        # The process is ours. What is imported stays, so a collection of it would find nothing, the
+        # last one neither; and NumPy would start a thread for every core, for products of matrices
+        # that nobody asks for.
         gc.set_threshold(_GARBAGE_OBJECTS)
+        atexit.register(gc.freeze)
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = spread_objectives(sys.argv[1:] if arguments is None else arguments)
     name = words[0] if words else ""

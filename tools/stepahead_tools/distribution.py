@@ -88,8 +88,8 @@ def weighted_sum(values: Ints, weights: Weights | None) -> int:
 def _at_ranks(values: Ints, weights: Weights | None, ranks: Collection[int]) -> dict[int, int]:
     """Return the values of the sample that have these ranks, counted from 0.
 
-    A large sample is not sorted: values are counted in bins, and those of the few bins that hold
-    one of the ranks are.
+    A large sample is not sorted: its values are counted in bins, and only those bins that hold one
+    of the ranks are looked into, in the same way.
     """
     if len(values) <= _PIECE:
         return _in_order(values, weights, ranks)
@@ -99,18 +99,21 @@ def _at_ranks(values: Ints, weights: Weights | None, ranks: Collection[int]) -> 
     for start in range(0, len(values), _PIECE):
         bins = (values[start : start + _PIECE] - least) >> shift
         times = None if weights is None else weights[start : start + _PIECE]
-        counts += np.bincount(bins, times, len(counts)).astype(np.int64)  # below 2**53, so exact
+        held = np.bincount(bins, times, len(counts))
+        counts += held.astype(np.int64, copy=False)  # below 2**53, so exact
     ends = counts.cumsum()
     by_bin: dict[int, list[int]] = {}
     for rank in ranks:
         by_bin.setdefault(int(ends.searchsorted(rank, side="right")), []).append(rank)
     found: dict[int, int] = {}
     for number, inside in by_bin.items():
-        begin = least + (number << shift)
+        begin, before = least + (number << shift), int(ends[number] - counts[number])
+        if not shift:
+            found |= dict.fromkeys(inside, begin)
+            continue
         chosen = (values >= begin) & (values < begin + (1 << shift))
-        before = int(ends[number] - counts[number])
         times = None if weights is None else weights[chosen]
-        at = _in_order(values[chosen], times, [rank - before for rank in inside])
+        at = _at_ranks(values[chosen], times, [rank - before for rank in inside])
         found |= {rank + before: value for rank, value in at.items()}
     return found
 

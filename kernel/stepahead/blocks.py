@@ -28,6 +28,7 @@ _HOLE: Final = -1
 _WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
 _LOOK: Final = 64  # keys of a prompt that are looked up first; most of them are new
 NO_KEY: Final = -1
+_ONE: Final = np.array(1)  # a number would be made an array each time
 
 
 @dataclass(slots=True)
@@ -78,7 +79,8 @@ class BlockPool:
         self.key: Ints = np.full(num_blocks, NO_KEY, dtype=np.int64)
         self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.uses: Ints = np.zeros(num_blocks, dtype=np.int64)
-        self._counted = False  # whether any use was
+        #: Whether any block ever got a key, and whether any use was counted.
+        self._keyed = self._counted = False
         self.index = KeyIndex()
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
@@ -115,11 +117,11 @@ class BlockPool:
         if not count:
             return _NOTHING
         blocks, queued_at = self._first(count)
-        self._head = int(queued_at[-1]) + 1
+        self._head = queued_at.item(-1) + 1
         self.available -= count
         self.references[blocks] = 1
         forgotten = self.key[blocks]
-        if forgotten[forgotten.argmax()] != NO_KEY:
+        if self._keyed:
             self.index.drop(forgotten)
             self.key[blocks] = NO_KEY
         return Receipt(blocks, queued_at, self._layout, forgotten)
@@ -146,15 +148,15 @@ class BlockPool:
         """
         if not len(blocks):
             return 0
-        left = self.references[blocks] - 1
-        if left[left.argmin()] < 0:
+        left = self.references[blocks] - _ONE
+        first = left.argmin()
+        if left[first] < 0:
             raise KernelBug("a block was released more often than it was taken")
         self.references[blocks] = left
-        shared = np.count_nonzero(left)
-        if np.count_nonzero(left[:shared]) == shared:  # a prefix, or nothing
-            loose = blocks[shared:][::-1]
-        else:
-            loose = blocks[left == 0][::-1]
+        rest = left[first:]
+        # Mostly it is a prefix that others hold.
+        loose = blocks[left == 0] if rest[rest.argmax()] else blocks[first:]
+        loose = loose[::-1]
         if fence > self.passed:
             # Also of blocks that others hold: whoever lets go last must wait for this row too.
             if fence < self._newest_fence:
@@ -265,9 +267,10 @@ class BlockPool:
         if not len(blocks):
             return _NOTHING
         held = self.references[blocks]
-        self.references[blocks] = held + 1
-        queued_at = np.full(len(blocks), _NOWHERE)
-        if np.count_nonzero(held) < len(blocks):
+        self.references[blocks] = held + _ONE
+        queued_at = np.empty(len(blocks), dtype=np.int64)
+        queued_at.fill(_NOWHERE)
+        if held[held.argmin()] == 0:
             idle = held == 0
             if self.pending:
                 waits = idle & (self.fence[blocks] > self.passed)
@@ -295,6 +298,7 @@ class BlockPool:
         """Give written blocks their content's identity; the newest block with a key keeps it."""
         if not len(keys):
             return
+        self._keyed = True
         before = self.index.put(keys, blocks)
         if before[before.argmax()] != UNKNOWN:
             self.key[before[before != UNKNOWN]] = NO_KEY
@@ -397,8 +401,8 @@ class BlockPool:
         self._head, self._tail, self._layout, self.available, self.pending_count = saved.counts
         self.passed, self._newest_fence = saved.fences
         self.pending = list(saved.pending)
-        self._counted = bool(self.uses.any())
         keyed = np.flatnonzero(self.key >= 0)
+        self._keyed, self._counted = len(keyed) > 0, bool(self.uses.any())
         self.index = KeyIndex()
         self.index.make_room(saved.key_room - 1)
         self.index.put(self.key[keyed], keyed)

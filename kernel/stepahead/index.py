@@ -14,7 +14,7 @@ import numpy as np
 from stepahead.arrays import Ints, Mask
 
 UNKNOWN: Final = -1
-_BITS: Final = 9
+_BITS: Final = 10
 _PAGE: Final = 1 << _BITS
 #: As an array: a number would be made one at every shift.
 _SHIFT: Final = np.array(_BITS)
@@ -23,7 +23,7 @@ _SHIFT: Final = np.array(_BITS)
 class KeyIndex:
     """A map from keys to blocks, for whole arrays at once.
 
-    A key is found at ``cells[key + offset[key >> 9]]``. Page 0 of the cells stays unknown, and
+    A key is found at ``cells[key + offset[key >> 10]]``. Page 0 of the cells stays unknown, and
     every key whose own page does not exist leads there; so does -1, "no key", through the last
     offset.
     """

@@ -12,8 +12,8 @@ def commit(state: State, seats: Ints) -> None:
     columns, size = state.columns, state.config.block_size
     for stay in state.stays(seats):
         seat = stay.seat
-        done = int(columns.committed[seat])
-        upto = min(int(columns.settled[seat]) // size, len(stay.keys))
+        done = columns.committed.item(seat)
+        upto = min(columns.settled.item(seat) // size, len(stay.keys))
         if upto > done:
             state.pool.commit(columns.table[seat, done:upto], stay.keys[done:upto])
             columns.committed[seat] = upto

@@ -3,7 +3,7 @@
 from stepahead_specs.mutants.patching import Edit
 from stepahead_specs.mutants.registry import Edits, mutant
 
-_SETTLED = "int(columns.settled[seat]) // size"
+_SETTLED = "columns.settled.item(seat) // size"
 _COMMIT = (
     "    if not batch.decode:\n"
     "        # Of dead rows as well: nobody has their seats until this batch is back.\n"
@@ -14,7 +14,7 @@ _COMMIT = (
 @mutant("M07", "B50", "B68", expects=("INV-5",))
 def blocks_are_published_when_they_are_scheduled() -> Edits:
     """A block gets its key when a row is given its positions, not when they are written."""
-    return [Edit("commit", _SETTLED, "int(columns.scheduled[seat]) // size")]
+    return [Edit("commit", _SETTLED, "columns.scheduled.item(seat) // size")]
 
 
 @mutant("M16", "B65", "B67", expects=("INV-5", "INV-21"))
@@ -36,7 +36,7 @@ def a_prefix_is_published_at_selection() -> Edits:
 @mutant("M17", "B68", "B71", expects=("INV-5",))
 def one_token_too_many_is_published() -> Edits:
     """A block gets its key one position before it is full."""
-    return [Edit("commit", _SETTLED, "(int(columns.settled[seat]) + 1) // size")]
+    return [Edit("commit", _SETTLED, "(columns.settled.item(seat) + 1) // size")]
 
 
 @mutant("M18", "B73", expects=("INV-32",))

@@ -126,14 +126,13 @@ def repeat(state: State, limit: int) -> Repeat | None:
         return None
     batch, steady, timing = state.outstanding[0], _kept(state), state.timing
     growth = _growth(state, steady, turns)
+    pace = None
+    if timing is not None and timing.learns(batch):
+        pace = Pace.of(timing.excerpt(batch), batch, state.outstanding[1])
     return Repeat(
         steps=turns + 1,
-        select_after=0 if timing is None else timing.delay(batch),
-        pace=(
-            None
-            if timing is None or not timing.learns(batch)
-            else Pace.of(timing.excerpt(batch), batch, state.outstanding[1])
-        ),
+        select_after=0 if timing is None or pace is not None else timing.delay(batch),
+        pace=pace,
         batch_id=batch.batch_id,
         seats=batch.seats,
         handles=batch.handles,

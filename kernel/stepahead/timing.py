@@ -13,7 +13,8 @@ late too often, it selects early: plain overlap.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import lru_cache
+from typing import Final, Protocol
 
 from stepahead.batches import Batch
 
@@ -91,6 +92,15 @@ class Durations:
         )
 
 
+class Timed(Protocol):
+    """What is looked at of a batch on the device; see `Batch`."""
+
+    batch_id: int
+    volume: tuple[int, int, int]
+    fresh: bool
+    dispatched_at: int
+
+
 @dataclass(slots=True)
 class JustInTime:
     """What was learnt about durations, ns.
@@ -114,32 +124,32 @@ class JustInTime:
     second: int = 0
     waited: int = 0
 
-    def learns(self, batch: Batch) -> int:
+    def learns(self, batch: Timed) -> int:
         """Return of how many batches something is learnt: of this one, and if so of the next."""
         return 2 if batch.fresh else int(batch.batch_id == self.second)
 
-    def excerpt(self, batch: Batch) -> JustInTime:
+    def excerpt(self, batch: Timed) -> JustInTime:
         """Return a copy that learns from ``batch`` and the same rows behind it, and from no other.
 
         How long preparations take is not copied: nothing about them is learnt from a batch that
         comes back.
         """
-        size = _size(batch)
+        size = _size(batch.volume)
         spans = self.spans.excerpt(size, size[1])
         return replace(self, spans=spans, jitter=replace(self.jitter))
 
-    def delay(self, batch: Batch) -> int:
+    def delay(self, batch: Timed) -> int:
         """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
         return 0 if self.again else self.latest(batch)
 
-    def latest(self, batch: Batch) -> int:
+    def latest(self, batch: Timed) -> int:
         """Return how long after its dispatch a preparation behind ``batch`` may still begin.
 
         0 when that is not known, or when there is no time at all.
         """
         if self.margin > _MARGIN_MAX:
             return 0
-        size = _size(batch)
+        size = _size(batch.volume)
         span = self.spans.find(size, size[1])
         rows = batch.volume[0]
         preparation = self.preparations.find((_rough(rows),), rows.bit_length())
@@ -151,7 +161,7 @@ class JustInTime:
             lasts = observed - observed * min(self.jitter.high, _MILLION) // _MILLION
         return max(0, lasts - preparation.high - lasts * self.margin // _MILLION)
 
-    def waits(self, batch: Batch) -> None:
+    def waits(self, batch: Timed) -> None:
         """The successor of ``batch`` is made to wait, or selected again."""
         if self.learns(batch):
             self.waited = batch.batch_id
@@ -162,9 +172,9 @@ class JustInTime:
             rows, took = batch.volume[0], batch.prepared_at - batch.selected_at
             self.preparations.learn((_rough(rows),), rows.bit_length(), took)
 
-    def executed(self, batch: Batch, ended_at: int, *, late: bool) -> None:
+    def executed(self, batch: Timed, ended_at: int, *, late: bool) -> None:
         """Learn how long a batch kept the device, and whether its successor was late."""
-        size, span = _size(batch), ended_at - batch.dispatched_at
+        size, span = _size(batch.volume), ended_at - batch.dispatched_at
         if not self.learns(batch):
             if late and size == self.last[0] and self.delay(batch):
                 self.last = (size, (self.last[1] + span) // 2)
@@ -194,57 +204,70 @@ class JustInTime:
 
 
 @dataclass(slots=True)
+class Running:
+    """The batch on the device, one after the other of a row set; see `Batch`."""
+
+    batch_id: int
+    volume: tuple[int, int, int]
+    fresh: bool
+    dispatched_at: int
+
+
+@dataclass(slots=True)
 class Pace:
     """When selections are made in the turns of a row set that is being learnt from.
 
-    ``timing`` learns; ``batch`` is the one that runs, and becomes those behind it, one by one.
-    ``prepared_after`` is how long after its dispatch the batch behind it was prepared, ns.
+    ``timing`` learns. ``prepared_after`` is how long after the dispatch of the running batch the
+    one behind it was prepared, ns.
     """
 
     timing: JustInTime
-    batch: Batch
+    running: Running
     prepared_after: int
 
     @classmethod
-    def of(cls, timing: JustInTime, running: Batch, behind: Batch) -> Pace:
-        """Return the pace from ``running`` on; ``timing`` learns, the batches stay as they are."""
-        return cls(timing, running.copy(), behind.prepared_at - running.dispatched_at)
+    def of(cls, timing: JustInTime, batch: Batch, behind: Batch) -> Pace:
+        """Return the pace from ``batch`` on; ``timing`` learns, the batches stay as they are."""
+        running = Running(batch.batch_id, batch.volume, batch.fresh, batch.dispatched_at)
+        return cls(timing, running, behind.prepared_at - batch.dispatched_at)
 
     @property
     def learns(self) -> int:
         """How many batches are learnt from, the running one first."""
-        return self.timing.learns(self.batch)
+        return self.timing.learns(self.running)
 
     @property
     def dispatched_at(self) -> int:
         """When the first batch was dispatched, ns."""
-        return self.batch.dispatched_at
+        return self.running.dispatched_at
 
-    def executed(self, span: int) -> int:
+    def executed(self, span: int) -> None:
         """The running batch comes back, the one behind it is dispatched, one more is selected.
 
         Args:
             span: from the dispatch of the running batch until the device was done with it, ns.
-
-        Returns:
-            How long after the new dispatch the selection is made, or as soon as the host is ready,
-            whichever is later; 0: at once.
         """
-        timing, batch = self.timing, self.batch
-        timing.executed(batch, batch.dispatched_at + span, late=span < self.prepared_after)
-        batch.batch_id, batch.fresh = batch.batch_id + 1, False
+        running = self.running
+        ended_at = running.dispatched_at + span
+        self.timing.executed(running, ended_at, late=span < self.prepared_after)
+        running.batch_id += 1
+        running.fresh = False
         self.prepared_after = 0  # what a stretch prepares is not late
-        return timing.delay(batch)
+
+    def delay(self) -> int:
+        """Return how long after the dispatch the selection is made, or when the host is ready."""
+        return self.timing.delay(self.running)
 
     def ready(self, after: int) -> None:
-        """The host is ready to select, so long after the new dispatch."""
-        if after < self.timing.delay(self.batch):
-            self.timing.waits(self.batch)
+        """The host is ready to select, so long after the dispatch."""
+        if self.learns and after < self.delay():
+            self.timing.waits(self.running)
 
 
-def _size(batch: Batch) -> tuple[int, ...]:
+@lru_cache(maxsize=_KEYS_MAX)
+def _size(volume: tuple[int, int, int]) -> tuple[int, ...]:
     """Return what spans are kept by: rows, then tokens and KV tokens, each within 1/8."""
-    rows, tokens, kv_tokens = batch.volume
+    rows, tokens, kv_tokens = volume
     return rows, _rough(tokens), _rough(kv_tokens)
 
 

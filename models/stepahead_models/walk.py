@@ -91,9 +91,9 @@ class _Turns:
 
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
-    select_after: Span = steady.select_after
-    if select_after and time.late and steady.pace is None:
+    if steady.select_after and time.late:
         return _NOWHERE
+    delays = steady.select_after, steady.select_after
     parts: list[Walk] = []
     limit, done = len(steady.new_blocks), 0
     until = _FOREVER if steady.until is None else steady.until
@@ -107,8 +107,8 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
             steady.lookahead,
         )
         if steady.pace is not None:
-            select_after = _select_after(steady.pace, time.npu_end, costs, select_after)
-        turns = _ahead(costs, select_after) if ahead else _eager(costs)
+            delays = _delays(steady.pace, time.npu_end, costs, delays[1])
+        turns = _ahead(costs, *delays) if ahead else _eager(costs)
         parts.append(_advance(time, turns, until))
         _account(time, costs, turns.exposed, parts[-1].turns, ahead=ahead)
         done += steps
@@ -124,43 +124,46 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     )
 
 
-def _select_after(pace: Pace, ended_at: int, costs: TurnCosts, before: Span) -> Span:
-    """Return when to select in each turn, counted from its begin, as far as steps are learnt from.
+def _delays(pace: Pace, ended_at: int, costs: TurnCosts, before: int) -> tuple[int, int]:
+    """Return when to select in the first turn and in all others, counted from their begins.
 
     Args:
         pace: what the kernel said.
         ended_at: when the NPU was done with the step that the first turn begins with.
         costs: of the turns.
-        before: what was found for the turns before these.
+        before: when to select where nothing is learnt any more.
     """
     if not pace.learns:
-        return before if isinstance(before, int) else before.item(-1)
-    first = pace.executed(ended_at - pace.dispatched_at)
-    turns = len(costs.step)
-    if not pace.learns or turns == 1:
-        return first
-    fill, publish = _at(costs.fill, 0), _at(costs.publish, 0)
-    pace.ready(fill + publish)
-    select_after = np.full(turns, pace.executed(fill + costs.step.item(0)))
-    select_after[0] = first
-    return select_after
+        return before, before
+    pace.executed(ended_at - pace.dispatched_at)
+    first = pace.delay()
+    if not pace.learns:
+        return first, first
+    fill = _at(costs.fill, 0)
+    pace.ready(fill + _at(costs.publish, 0))
+    pace.executed(fill + costs.step.item(0))
+    return first, pace.delay()
 
 
-def _ahead(costs: TurnCosts, select_after: Span) -> _Turns:
-    """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect."""
+def _ahead(costs: TurnCosts, first: int, others: int) -> _Turns:
+    """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect.
+
+    The first turn selects at ``first`` at the earliest, the others at ``others``.
+    """
     start = costs.fill
     end = costs.step + start
     out = start + costs.publish
-    selected = _later(out, select_after)
-    built = selected + costs.build
     over: Ints = end
     whole: Mask | None = None
     exposed: Span = 0
-    spare = end - built
-    if spare.item(spare.argmin()) <= 0:  # somewhere the NPU is not the last to be done
-        over = np.maximum(end, built)
+    spare = end - (_later(out, max(first, others)) + costs.build)
+    if spare.item(spare.argmin()) <= 0:  # somewhere the NPU may not be the last to be done
+        delays = np.full(len(end), others)
+        delays[0] = first
+        selected = np.maximum(out, delays)
+        over = np.maximum(end, selected + costs.build)
         exposed = over - end
-        whole = (end > selected) & ((exposed == 0) | np.equal(select_after, 0))
+        whole = (end > selected) & ((exposed == 0) | (delays == 0))
     length: Ints = np.add(over, costs.collect)
     return _Turns(start, end, out, length, whole, exposed)
 

@@ -147,7 +147,8 @@ def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints, random: Random) -> St
         )
         steps.emitted += [c.tokens for c in kernel.step(back) if isinstance(c, EmitTokens)]
         if told.pace is not None and step < learnt:
-            select_after = told.pace.executed(steps.ended_at - begun)
+            told.pace.executed(steps.ended_at - begun)
+            select_after = told.pace.delay()
         if step == told.steps - 1:
             break
         begun = steps.at
@@ -267,9 +268,9 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         ("learn_turns", "running.fresh = False", "pass"),
         ("repeat", "timing.excerpt(batch)", "timing"),
         ("Pace.executed", "span < self.prepared_after", "False"),
-        ("Pace.executed", "batch.batch_id + 1, False", "batch.batch_id + 1, batch.fresh"),
+        ("Pace.executed", "running.fresh = False", "pass"),
         ("Pace.executed", "self.prepared_after = 0", "pass"),
-        ("Pace.ready", "after < self", "after <= self"),
+        ("Pace.ready", "after < self.delay()", "after <= self.delay()"),
     ],
     ids=[
         "the second turn is forgotten",

@@ -187,12 +187,14 @@ def agree(history: list[Turn], late_share: int, *, again: bool, margin: int = 30
         assert timing.delay(batch) == (0 if again else reference.latest(turn))
         if turn.waits:
             timing.waits(batch)
-        alone = Pace(timing.excerpt(batch), batch.copy(), turn.span_ns + turn.late)
+        behind = replace(batch, batch_id=number + 1, fresh=False)
+        behind.prepared_at = batch.dispatched_at + turn.span_ns + turn.late
+        alone = Pace.of(timing.excerpt(batch), batch, behind)
         timing.executed(batch, batch.dispatched_at + turn.span_ns, late=turn.late)
         reference.saw(turn, number)
         assert timing.margin == reference.margin
-        behind = replace(batch, batch_id=number + 1, fresh=False)
-        assert alone.executed(turn.span_ns) == timing.delay(behind)
+        alone.executed(turn.span_ns)
+        assert alone.delay() == timing.delay(behind)
         assert alone.timing.margin == timing.margin
     return timing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from importlib import resources
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -16,6 +16,8 @@ from stepahead.arrays import Ints
 from stepahead_models.npu import DeviceModelError
 
 Rate = Annotated[float, Meta(gt=0)]
+
+_PACKAGED: Final = Path(__file__).parent / "data" / "measured"
 
 # Steps of golden-ratio kind: multiples modulo 1 cover the unit square evenly and never repeat (the
 # first two of the R3 sequence, M. Roberts 2018).
@@ -84,13 +86,11 @@ def load_envelope(name: str) -> Envelope:
     Raises:
         DeviceModelError: there is none of that name.
     """
-    folder = resources.files("stepahead_models") / "data" / "measured"
-    names = sorted(file.name.removesuffix(".toml") for file in folder.iterdir())
-    if name not in names:
+    if name not in (names := sorted(file.stem for file in _PACKAGED.glob("*.toml"))):
         raise DeviceModelError(
             f"there is no measured envelope {name!r}; give one of {', '.join(names)}"
         )
-    text = (folder / f"{name}.toml").read_text(encoding="utf-8")
+    text = (_PACKAGED / f"{name}.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), Envelope)
 
 

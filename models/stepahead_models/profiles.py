@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +33,8 @@ from stepahead_models.profile_sections import (
 )
 from stepahead_models.staged import DecodeBucket, StagedNpu, Stages
 from stepahead_models.table import TableNpu, read_measurements
+
+_PACKAGED: Final = Path(__file__).parent / "data" / "profiles"
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -125,8 +125,7 @@ class Profile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 def profile_names() -> tuple[str, ...]:
     """Return the names of the profiles that ship with the package, sorted."""
-    files = _packaged().iterdir()
-    return tuple(sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml")))
+    return tuple(sorted(file.stem for file in _PACKAGED.glob("*.toml")))
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
@@ -142,7 +141,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
             f"device profile {name!r} is neither a file nor one of {', '.join(profile_names())}; "
             "give one of these names or the path of a TOML file"
         )
-    source: Traversable = _packaged() / f"{name}.toml" if packaged else Path(name)
+    source = _PACKAGED / f"{name}.toml" if packaged else Path(name)
     try:
         profile = msgspec.convert(tomllib.loads(source.read_text(encoding="utf-8-sig")), Profile)
     except (
@@ -154,16 +153,11 @@ def load_profile(name_or_path: str | Path) -> Profile:
         raise DeviceModelError(
             f"device profile {source} is not usable: {error}; compare it with the packaged profiles"
         ) from error
-    folder = str(_packaged()) if packaged else str(Path(name).parent)
-    return msgspec.structs.replace(profile, folder=folder)
+    return msgspec.structs.replace(profile, folder=str(source.parent))
 
 
 def _channel(section: DmaSection) -> DmaChannel:
     return DmaChannel(bytes_per_s=section.bytes_per_s.value, latency_ns=section.latency_ns.value)
-
-
-def _packaged() -> Traversable:
-    return resources.files("stepahead_models") / "data" / "profiles"
 
 
 def _stages(section: StagedSection, layers: int) -> Stages:

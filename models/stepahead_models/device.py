@@ -161,7 +161,7 @@ class Device:
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
         """Return how long the host builds a batch, its drafts included."""
-        duration = self.cpu.build_ns(shape)
+        duration = self.cpu.build_like_ns(shape.rows, shape.tokens, shape.new_blocks)
         if self.drafter is not None and shape.drafts is not None:
             duration += self.cpu.scaled_ns(self.drafter.total_ns(shape.drafts))
         return duration if self.cpu_noise is None else self.cpu_noise.apply_ns(duration, batch_id)

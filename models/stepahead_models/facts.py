@@ -11,6 +11,8 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Final
 
+_FOREVER: Final = 1 << 62
+
 
 class FactClass(IntEnum):
     """What happened; the number is the order of delivery.
@@ -47,17 +49,14 @@ class Facts:
         """Tell whether a fact waits or occurs by ``at``."""
         return bool(self._waiting) or (bool(self._coming) and self._coming[0][0] <= at)
 
-    def take_by(self, at: int) -> tuple[int, int, int] | None:
-        """Take the next fact as `take` does, or None when none waits or occurs by ``at``."""
-        if not self._waiting and (not self._coming or self._coming[0][0] > at):
-            return None
-        return self.take(at)
+    def take(self, free_at: int, by: int = _FOREVER) -> tuple[int, int, int] | None:
+        """Take the next fact for a host that is free at ``free_at``: (delivery, class, subject).
 
-    def take(self, free_at: int) -> tuple[int, int, int] | None:
-        """Take the next fact for a host that is free at ``free_at``: (delivery, class, subject)."""
+        None when no fact waits or occurs by ``by``.
+        """
         coming, waiting = self._coming, self._waiting
         if not waiting:
-            if not coming:
+            if not coming or coming[0][0] > by:
                 return None
             at, kind, sequence, subject = heappop(coming)
             free_at = max(free_at, at)

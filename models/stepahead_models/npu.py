@@ -39,7 +39,8 @@ class BatchShape:
     """
 
     __slots__ = (
-        "drafts", "new_blocks", "positions", "rows", "sampling_rows", "token_counts", "tokens",
+        "drafts", "new_blocks", "positions", "rows", "samples", "sampling_rows", "token_counts",
+        "tokens",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the sizes of a batch
@@ -60,18 +61,13 @@ class BatchShape:
         self.tokens = sum(token_counts.tolist()) if tokens < 0 else tokens
         #: Rows of the batch.
         self.rows = len(positions)
+        #: Positions that are sampled from: one per sampling row, and every draft.
+        self.samples = sampling_rows if drafts is None else sampling_rows + int(drafts.sum())
 
     def after(self, turns: int, new_blocks: int = 0) -> BatchShape:
         """Return the shape of the batch that computes as many tokens per row ``turns`` later."""
         positions = self.positions + turns * self.token_counts
         return BatchShape(positions, self.token_counts, self.sampling_rows, new_blocks, self.tokens)
-
-    @property
-    def samples(self) -> int:
-        """Positions that are sampled from: one per sampling row, and every draft."""
-        if self.drafts is None:
-            return self.sampling_rows
-        return self.sampling_rows + int(self.drafts.sum())
 
 
 class NpuModel(Protocol):

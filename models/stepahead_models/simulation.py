@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from stepahead.arrays import EMPTY
 from stepahead.blocks import BlockPool
@@ -49,7 +49,7 @@ from stepahead_models.record import NEVER, RunRecord
 from stepahead_models.recorder import Recorder
 from stepahead_models.remote import RemoteStore
 from stepahead_models.speculation import Acceptance, Drafter
-from stepahead_models.tokens import HistoryHash, Ints
+from stepahead_models.tokens import HistoryHash
 from stepahead_models.transfer_engine import (
     NoMemory,
     TransferEngine,
@@ -59,12 +59,6 @@ from stepahead_models.transfer_engine import (
 from stepahead_models.workload import Workload
 
 _PROGRESS_EVENTS: Final = 256
-# Members of an IntEnum compare slowly; the loop compares plain integers.
-_CANCEL: Final = int(FactClass.CANCEL)
-_TRANSFER: Final = int(FactClass.TRANSFER)
-_PREPARED: Final = int(FactClass.PREPARED)
-_EXECUTED: Final = int(FactClass.EXECUTED)
-_ARRIVAL: Final = int(FactClass.ARRIVAL)
 _DISCARDING: Final = (FinishReason.ABORT, FinishReason.ERROR)
 
 
@@ -198,7 +192,37 @@ class Simulation:
         #: Handle -> output tokens after which its client leaves.
         self._patience: Final[dict[int, int]] = {}
         self._ended = 0
+        #: The request whose arrival the kernel answers.
+        self._arriving = NEVER
+        #: When the tokens of all steps but the last of those being reported were out.
+        self._earlier = EMPTY
+        #: An end is carried out once all work of the step is done.
+        self._ends: Final[list[FinishRequest]] = []
+        self._pool: Final = kernel.pool
         self._usage: Final = _Usage(kernel.pool)
+        host = self._host
+        #: Who makes an event of a fact, in the order of `FactClass`.
+        self._reporters: Final[tuple[Callable[[int], Event | None], ...]] = (
+            self._cancelled,
+            self._transferred,
+            self._prepared,
+            self._executed,
+            self._arrived,
+            self._woke,
+        )
+        #: Who carries a command out.
+        self._carriers: Final[dict[type[Command], Callable[[Any], None]]] = {
+            PrepareBatch: host.build,
+            DispatchBatch: host.dispatch,
+            EmitTokens: self._emit,
+            FinishRequest: self._ends.append,
+            AdmitRequest: self._admit,
+            RefuseRequest: self._refuse,
+            WakeAt: self._wake_at,
+            AbandonBatch: host.abandon,
+            LoadBlocks: host.submit,
+            StoreBlocks: host.submit,
+        }
         for _ in range(1 if closed_loop is None else min(closed_loop, len(workload))):
             self._bring_next(0)
 
@@ -257,68 +281,62 @@ class Simulation:
     def step(self) -> bool:
         """Deliver the earliest fact and carry out the answer; False when nothing is left."""
         facts, time = self._facts, self._host.time
-        while True:
-            if self._ready_due:
-                fact = facts.take_by(time.host_free_at)
-                if fact is None:
-                    self._ready_due = False
-                    self._deliver(HostReady(at=time.host_free_at))
-                    self._busy_until = time.host_free_at
-                    return True
+        event: Event | None = None
+        while event is None:
+            free_at = time.host_free_at
+            fact = facts.take(free_at, free_at) if self._ready_due else facts.take(free_at)
+            if fact is not None:
+                time.host_free_at, kind, subject = fact
+                event = self._reporters[kind](subject)
+            elif self._ready_due:
+                event = HostReady(at=free_at)
             else:
-                fact = facts.take(time.host_free_at)
-                if fact is None:
-                    return False
-            time.host_free_at, kind, subject = fact
-            if self._report(kind, subject):
-                self._ready_due = True
-                self._busy_until = time.host_free_at
-                return True
-
-    def _report(self, kind: int, subject: int) -> bool:
-        """Turn a fact into an event and deliver it; False when it is none (yet)."""
-        at = self._host.time.host_free_at
-        if kind == _PREPARED:
-            self._deliver(BatchPrepared(batch_id=subject, at=at))
-        elif kind == _EXECUTED:
-            if self._collected != subject:
-                # The end of the device step. The host samples first; the event is due after that,
-                # and after what happens meanwhile and goes before it.
-                self._collected = subject
-                self._host.collect(subject)
-                done = self._host.time.host_free_at
-                if self._facts.any_by(done):
-                    self._facts.add(done, FactClass.EXECUTED, subject)
-                    return False
-            self._executed(subject)
-        elif kind == _TRANSFER:
-            self._deliver(self._engine.report(subject, at))
-        elif kind == _ARRIVAL:
-            self._arrived(subject)
-        elif kind == _CANCEL:
-            if subject not in self._handle_of:
                 return False
-            self._recorder.cancel(subject, at)
-            self._deliver(
-                RequestCancelled(
-                    request_id=self._workload.request_ids[subject],
-                    handle=self._handle_of[subject],
-                    at=at,
-                )
-            )
-        else:
-            if subject != self._wake[0]:
-                return False
-            self._deliver(Woke(wake_id=self._wake[1], at=at))
+        self._ready_due = not isinstance(event, HostReady)
+        commands = self.kernel.step(event)
+        self._recorder.events += 1
+        usage, pool = self._usage, self._pool
+        if pool.available < usage.available_min or pool.pending_count != usage.pending:
+            usage.see(event.at)
+        for observe in self._observers:
+            observe(event, commands)
+        carriers = self._carriers
+        for command in commands:
+            carriers[type(command)](command)
+        if self._ends:
+            self._finish_all()
+        self._busy_until = time.host_free_at
         return True
 
-    def _executed(self, batch_id: int) -> None:
+    # What a fact is as an event; None when it is none (yet).
+
+    def _transferred(self, transfer_id: int) -> Event:
+        return self._engine.report(transfer_id, self.now)
+
+    def _prepared(self, batch_id: int) -> Event:
+        return BatchPrepared(batch_id=batch_id, at=self._host.time.host_free_at)
+
+    def _woke(self, serial: int) -> Event | None:
+        newest, wake_id = self._wake
+        return Woke(wake_id=wake_id, at=self._host.time.host_free_at) if serial == newest else None
+
+    def _executed(self, batch_id: int) -> Event | None:
+        if self._collected != batch_id:
+            # The end of the device step. The host samples first; the event is due after that, and
+            # after what happens meanwhile and goes before it.
+            self._collected = batch_id
+            self._host.collect(batch_id)
+            done = self._host.time.host_free_at
+            if self._facts.any_by(done):
+                self._facts.add(done, FactClass.EXECUTED, batch_id)
+                return None
         time, accepted = self._host.time, None
         leap = self._leap(batch_id) if self._stretches else None
         if leap is None:
             tokens, accepted = self._host.execute(batch_id)
             leap = Leap(tokens, EMPTY, None, 0)
-        event = BatchExecuted(
+        self._earlier = leap.outs
+        return BatchExecuted(
             batch_id=batch_id,
             tokens=leap.tokens,
             at=time.host_free_at,
@@ -326,7 +344,6 @@ class Simulation:
             accepted=accepted,
             turn_times=leap.turn_times,
         )
-        self._deliver(event, leap.outs)
 
     def _leap(self, batch_id: int) -> Leap | None:
         """Walk on from the collected batch as long as nothing else happens, if it is worth it."""
@@ -354,39 +371,16 @@ class Simulation:
                 turns = min(turns, wanted - (position - prompt + 2))
         return turns
 
-    def _deliver(self, event: Event, earlier: Ints = EMPTY) -> None:
-        commands = self.kernel.step(event)
-        self._recorder.events += 1
-        self._usage.see(event.at)
-        for observe in self._observers:
-            observe(event, commands)
-        ends: list[FinishRequest] = []
-        for command in commands:
-            if isinstance(command, PrepareBatch):
-                self._host.build(command)
-            elif isinstance(command, DispatchBatch):
-                self._host.dispatch(command)
-            elif isinstance(command, EmitTokens):
-                out = self._host.publish(command, earlier)
-                if self._patience:
-                    self._lose_patience(command, [*earlier.tolist(), out])
-            elif isinstance(command, FinishRequest):
-                ends.append(command)
-            else:
-                self._carry_out(command)
-        # An end is carried out once all work of the step is done.
-        for end in ends:
-            self._finish(end)
+    # -- commands -----------------------------------------------------------------------------
 
-    def _carry_out(self, command: Command) -> None:
-        """Carry out one of the rarer commands."""
-        if isinstance(command, LoadBlocks | StoreBlocks):
-            self._host.submit(command)
-        elif isinstance(command, AbandonBatch):
-            self._host.abandon(command.batch_id)
-        elif isinstance(command, WakeAt):
-            self._wake = (self._wake[0] + 1, command.wake_id)
-            self._facts.add(command.at, FactClass.WOKE, self._wake[0])
+    def _emit(self, command: EmitTokens) -> None:
+        out = self._host.publish(command, self._earlier)
+        if self._patience:
+            self._lose_patience(command, [*self._earlier.tolist(), out])
+
+    def _wake_at(self, command: WakeAt) -> None:
+        self._wake = (self._wake[0] + 1, command.wake_id)
+        self._facts.add(command.at, FactClass.WOKE, self._wake[0])
 
     # -- clients ------------------------------------------------------------------------------
 
@@ -399,46 +393,53 @@ class Simulation:
                 self._arrivals_ns[request] = at
             self._facts.add(self._arrivals_ns[request], FactClass.ARRIVAL, request)
 
-    def _arrived(self, request: int) -> None:
+    def _arrived(self, request: int) -> Event:
         load, at = self._workload, self._host.time.host_free_at
+        self._arriving = request
         if not self._closed:
             self._bring_next(at)
         keys = load.block_keys(request)
-        event = RequestArrived(
+        return RequestArrived(
             request_id=load.request_ids[request],
-            prompt_length=int(load.prompts.lengths[request]),
-            max_tokens=int(load.max_tokens[request]),
+            prompt_length=load.prompts.lengths.item(request),
+            max_tokens=load.max_tokens.item(request),
             at=at,
             arrived_at=self._arrivals_ns[request],
-            priority=int(load.priorities[request]),
+            priority=load.priorities.item(request),
             block_keys=keys,
             remote_blocks=self._engine.lookup(keys),
         )
-        (answer,) = self.kernel.step(event)
-        self._recorder.events += 1
-        self._usage.see(at)
-        for observe in self._observers:
-            observe(event, (answer,))
-        if isinstance(answer, AdmitRequest):
-            self._admit(request, answer.handle)
-        elif isinstance(answer, RefuseRequest):
-            self._recorder.arrive(request, event.arrived_at, at, None)
-            self._recorder.refuse(request, answer, at)
-            self._leave(at)
 
-    def _admit(self, request: int, handle: int) -> None:
-        load, at, arrived_at = self._workload, self.now, self._arrivals_ns[request]
+    def _admit(self, command: AdmitRequest) -> None:
+        load, request, handle = self._workload, self._arriving, command.handle
+        arrived_at = self._arrivals_ns[request]
         if not self._handle_of:
             self._host.live_since = arrived_at
         self._handle_of[request] = handle
         self._request_of[handle] = request
-        self._recorder.arrive(request, arrived_at, at, handle)
+        self._recorder.arrive(request, arrived_at, self.now, handle)
         self._executor.admit(handle, request)
-        if load.cancel_after_ns[request] >= 0:
-            leaves = arrived_at + int(load.cancel_after_ns[request])
-            self._facts.add(leaves, FactClass.CANCEL, request)
-        if load.cancel_after_tokens[request] >= 0:
-            self._patience[handle] = int(load.cancel_after_tokens[request])
+        leaves_after = load.cancel_after_ns.item(request)
+        if leaves_after >= 0:
+            self._facts.add(arrived_at + leaves_after, FactClass.CANCEL, request)
+        patience = load.cancel_after_tokens.item(request)
+        if patience >= 0:
+            self._patience[handle] = patience
+
+    def _refuse(self, command: RefuseRequest) -> None:
+        request, at = self._arriving, self.now
+        self._recorder.arrive(request, self._arrivals_ns[request], at, None)
+        self._recorder.refuse(request, command, at)
+        self._leave(at)
+
+    def _cancelled(self, request: int) -> Event | None:
+        handle = self._handle_of.get(request)
+        if handle is None:
+            return None
+        at = self._host.time.host_free_at
+        self._recorder.cancel(request, at)
+        request_id = self._workload.request_ids[request]
+        return RequestCancelled(request_id=request_id, handle=handle, at=at)
 
     def _lose_patience(self, command: EmitTokens, times: Sequence[int]) -> None:
         handles: list[int] = command.handles.tolist()
@@ -453,13 +454,16 @@ class Simulation:
                 out = times[wanted - 1 - offset] if counts is None else times[0]
                 self._facts.add(out, FactClass.CANCEL, self._request_of[handle])
 
-    def _finish(self, command: FinishRequest) -> None:
+    def _finish_all(self) -> None:
         at = self.now
-        self._recorder.finish(command, at)
-        self._host.end(command.handle, discards=command.reason in _DISCARDING)
-        self._patience.pop(command.handle, None)
-        del self._handle_of[self._request_of.pop(command.handle)]
-        self._leave(at)
+        for command in self._ends:
+            handle = command.handle
+            self._recorder.finish(command, at)
+            self._host.end(handle, discards=command.reason in _DISCARDING)
+            self._patience.pop(handle, None)
+            del self._handle_of[self._request_of.pop(handle)]
+            self._leave(at)
+        self._ends.clear()
 
     def _leave(self, at: int) -> None:
         self._ended += 1
@@ -468,31 +472,27 @@ class Simulation:
 
 
 class _Usage:
-    """The block pool over time: the most blocks in use, and the integral of the pending ones."""
+    """The block pool over time: the fewest blocks available, and the integral of the pending."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool: Final = pool
         self._at = 0
-        self._pending = 0
-        self._available_min = pool.num_blocks
+        self.pending = 0
+        self.available_min = pool.num_blocks
         self.pending_block_ns = 0
 
     @property
     def blocks_max(self) -> int:
         """Return the most blocks in use (held or pending) at once."""
-        return self._pool.num_blocks - self._available_min
+        return self._pool.num_blocks - self.available_min
 
     def see(self, at: int) -> None:
-        """The kernel has answered an event of time ``at``."""
-        pool = self._pool
-        if self._pending:
-            self.pending_block_ns += self._pending * (at - self._at)
+        """Since the event of time ``at`` the pool is another."""
+        self.pending_block_ns += self.pending * (at - self._at)
         self._at = at
-        self._pending = pool.pending_count
-        if pool.available >= self._available_min:
-            return
-        self._available_min = pool.available
+        self.pending = self._pool.pending_count
+        self.available_min = min(self.available_min, self._pool.available)
 
     def grow(self, blocks: int) -> None:
         """So many more blocks than now are about to be in use for a while."""
-        self._available_min = min(self._available_min, self._pool.available - blocks)
+        self.available_min = min(self.available_min, self._pool.available - blocks)

@@ -27,8 +27,8 @@ class Timelines:
         start = self.host_free_at
         end = self.host_free_at = start + duration_ns
         self.cpu_busy_ns += duration_ns
-        if start < self.npu_end and end > self.npu_start:
-            self.cpu_hidden_ns += min(end, self.npu_end) - max(start, self.npu_start)
+        if start < self.npu_end:  # a device step begins when the host is free, so before the work
+            self.cpu_hidden_ns += min(end, self.npu_end) - start
         return end
 
     def prepare(self, duration_ns: int, live_since: int) -> int:
@@ -40,7 +40,7 @@ class Timelines:
         start = self.host_free_at
         end = self.work(duration_ns)
         self.late = False
-        if self.npu_end >= max(live_since, 0):
+        if self.npu_end >= live_since:
             self.preparations += 1
             exposed = end - max(start, self.npu_end)
             if exposed > 0:

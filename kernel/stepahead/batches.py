@@ -14,10 +14,12 @@ from stepahead.tables import BATCH, BatchState, BatchTrigger
 class Batch:
     """What the NPU executes once. Row arrays have shape ``(rows,)`` and are never written.
 
-    ``ends`` is the first position after each row. ``live`` is replaced, not written, when a
-    request ends; ``dead`` remembers why. ``grant`` are the blocks popped for the batch, of the rows
-    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it; ``loads``
-    are the layer-wise transfers that it runs on. Times are those of the events that selected,
+    ``ends`` is the first position after each row. ``fill_rows`` are the rows, numbered as they were
+    selected, that wait for a sampled token. ``live`` is replaced, not written, when a request ends;
+    ``dead`` remembers why. ``grant`` are the blocks popped for the batch, of the rows
+    ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it: nobody has
+    the seat of one that has ended before the batch is back; ``loads`` are the layer-wise transfers
+    that it runs on. Times are those of the events that selected,
     prepared and dispatched it, ns. ``volume`` is (rows, tokens, KV tokens) of the row set when it
     was new, kept for just-in-time selection only; ``fresh``: it is new with this batch.
     ``drafts``: how many positions at the end of each row are drafts, None if none is.
@@ -30,6 +32,7 @@ class Batch:
     positions: Ints
     ends: Ints
     samples: Mask
+    fill_rows: Ints
     decode: bool
     live: Mask
     grant: Receipt
@@ -78,6 +81,8 @@ class Batch:
         if self.drafts is not None:
             drafts = self.drafts[live]
             self.drafts = drafts if drafts.any() else None
+        kept: list[int] = self.seats.tolist()
+        self.hits = {seat: found for seat, found in self.hits.items() if seat in kept}
         self.dead = {}
 
     def copy(self) -> Batch:

@@ -44,8 +44,7 @@ def promote(state: State, batch: Batch) -> None:
         return
     pool, due = state.pool, [EMPTY]
     for seat, receipt in batch.hits.items():
-        row = batch.row_of(seat)
-        if row is None or not batch.live[row]:
+        if state.seated[seat] is None:
             continue
         blocks = receipt.blocks[pool.key[receipt.blocks] >= 0]
         _touch(state, pool.key[blocks])

@@ -25,15 +25,15 @@ def commit(state: State, seats: Ints) -> None:
 def count_prefixes(state: State, batch: Batch) -> None:
     """Count what the requests that the batch seated found in the cache, and what they do again.
 
-    Here and not when they are selected: an undone selection leaves no trace.
+    Here and not when they are selected: an undone selection leaves no trace. What the batch
+    computes must not be settled yet: until then, that is what was found.
     """
     counters = state.counters
     for seat in batch.hits:
-        row = batch.row_of(seat)
         stay = state.seated[seat]
-        if row is None or stay is None or not batch.live[row]:
+        if stay is None:
             continue
-        cached = int(batch.positions[row])
+        cached = state.columns.settled.item(seat)
         if len(stay.keys):
             counters.queried_tokens += stay.known
             counters.hit_tokens += cached

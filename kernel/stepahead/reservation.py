@@ -33,12 +33,10 @@ def row_set(state: State, seats: Ints, counts: Ints) -> Steady:
     columns = state.columns
     ends = columns.scheduled[seats] + counts
     samples = ends >= columns.known[seats]
-    decode = (
-        counts.item(counts.argmax()) == 1
-        and np.count_nonzero(samples) == len(seats)
-        and np.count_nonzero(ends > columns.prompt[seats]) == len(seats)
-    )
-    return Steady(seats, columns.handle[seats], columns.epoch[seats], samples, counts, decode)
+    (fill_rows,) = (samples & (ends > columns.prompt[seats])).nonzero()
+    decode = len(fill_rows) == len(seats) and counts.item(counts.argmax()) == 1
+    handles, epochs = columns.handle[seats], columns.epoch[seats]
+    return Steady(seats, handles, epochs, samples, fill_rows, counts, decode)
 
 
 def reserve(
@@ -79,6 +77,7 @@ def reserve(
         positions=positions,
         ends=ends,
         samples=rows.samples,
+        fill_rows=rows.fill_rows,
         decode=rows.decode,
         live=state.all_live[: len(seats)],
         grant=grant,

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import Ints, Mask
+from stepahead.arrays import ONE, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.commands import (
     AbandonBatch,
@@ -28,8 +28,6 @@ from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import FILLED, State
 from stepahead.tables import REQUEST, BatchState, BatchTrigger, RequestTrigger
 
-#: One without axes, which costs half of what a Python integer does.
-_ONE: Final = np.array(1)
 #: By number of the request's state.
 _IS_FILLED: Final[Mask] = np.arange(len(REQUEST.states)) == FILLED
 
@@ -64,10 +62,7 @@ def _dispatch(state: State, batch: Batch, *, pruned: bool) -> DispatchBatch:
     batch.dispatched_at = state.now
     seats, live = batch.seats, batch.live
     state.move(seats[live] if batch.dead else seats, RequestTrigger.DISPATCH)
-    if batch.decode:
-        rows = state.every_row[: len(seats)]
-    else:
-        rows = (batch.samples & (batch.ends > columns.prompt[seats])).nonzero()[0]
+    rows = batch.fill_rows
     if pruned:
         rows = rows[live[rows]]
     tokens = columns.last_token[seats if len(rows) == len(seats) else seats[rows]]
@@ -149,6 +144,8 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
         alive = batch.live[batch.samples]
         steps, accepted = steps[:, alive], None if accepted is None else accepted[alive]
         seats, ends = seats[batch.live], ends[batch.live]
+    if batch.hits:
+        count_prefixes(state, batch)
     columns.settled[seats] = ends
     sampled, handles, known = _own_rows(state, batch)
     offsets, counts = known - columns.prompt[sampled], None
@@ -157,7 +154,7 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
         if len(steps) > 1:
             first = offsets + 1 - len(steps)
         columns.tokens[sampled, offsets] = tokens
-        known = known + _ONE
+        known = known + ONE
         columns.known[sampled] = known
     else:
         counts, first = take_in(state, batch, sampled, steps, accepted), offsets
@@ -168,7 +165,6 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
         # Of dead rows as well: nobody has their seats until this batch is back.
         commit(state, batch.seats[batch.positions < columns.prompt[batch.seats]])
     if batch.hits:
-        count_prefixes(state, batch)
         promote(state, batch)
     finished = _finish(state, sampled, known, tokens)
     _move_on(state, batch, seats)
@@ -217,7 +213,7 @@ def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[Fini
     ending = tokens == columns.eos[sampled]
     ending |= known >= columns.final[sampled]
     finished: list[FinishRequest] = []
-    rows = state.every_row[: len(sampled)] if state.stop_sets else ending.nonzero()[0]
+    rows = np.arange(len(sampled)) if state.stop_sets else ending.nonzero()[0]
     if not len(rows):
         return finished
     for row, stay in zip(rows.tolist(), state.stays(sampled[rows]), strict=True):

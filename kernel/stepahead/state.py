@@ -99,7 +99,8 @@ class Steady:
     """A row set, and how many of the next selections repeat it while nothing happens.
 
     ``counts`` are the tokens that each row computes every time, ``samples`` tells which rows return
-    one: all in a ``decode`` row set; or, where one row is the middle of a prompt, all others.
+    one, and ``fill_rows`` which also read one: all in a ``decode`` row set; or, where one row is
+    the middle of a prompt, all others.
     ``turns`` counts the selections for which every row still has room. ``growth`` was computed when
     that count was ``growth_at``: each further selection changes both.
     """
@@ -108,6 +109,7 @@ class Steady:
     handles: Ints
     epochs: Ints
     samples: Mask
+    fill_rows: Ints
     counts: Ints
     decode: bool
     volume: tuple[int, int, int] = (0, 0, 0)
@@ -186,9 +188,6 @@ class State:
         #: The live rows of a batch that has lost none; shape ``(rows per batch at most,)``.
         self.all_live: Mask = np.ones(config.max_concurrency, dtype=bool)
         self.all_live.flags.writeable = False
-        #: The row numbers of a batch; shape ``(rows per batch at most,)``.
-        self.every_row: Ints = np.arange(config.max_concurrency)
-        self.every_row.flags.writeable = False
         self.now = 0
         self.next_batch = 1
         self.next_handle = 1

@@ -47,6 +47,7 @@ def batch_of(turn: Turn, number: int) -> Batch:
         positions=EMPTY,
         ends=EMPTY,
         samples=EMPTY.astype(bool),
+        fill_rows=EMPTY,
         decode=True,
         live=EMPTY.astype(bool),
         grant=Receipt(EMPTY, EMPTY, 0, EMPTY),

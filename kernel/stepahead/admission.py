@@ -56,7 +56,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
         remote_blocks=len(keys) if event.remote_blocks is None else event.remote_blocks,
     )
     if len(keys):
-        key_max = int(keys[keys.argmax()])
+        key_max = keys.item(keys.argmax())
         state.pool.learn_keys(key_max)
         if state.tiers:
             state.pages.learn_keys(key_max)
@@ -117,7 +117,7 @@ def _bad_parameter(state: State, event: RequestArrived) -> str | None:
         return f"min_tokens={event.min_tokens}; give 0 to max_tokens={event.max_tokens}"
     if abs(event.priority) > _PRIORITY_LIMIT:
         return f"priority={event.priority}; give -{_PRIORITY_LIMIT} to {_PRIORITY_LIMIT}"
-    if any(token < 0 for token in event.stop_token_ids):
+    if event.stop_token_ids and min(event.stop_token_ids) < 0:
         return f"stop_token_ids={event.stop_token_ids}; give token ids >= 0"
     return _bad_content(event, event.prompt_length // state.config.block_size)
 
@@ -141,9 +141,9 @@ def _bad_keys(keys: Ints, full: int) -> str | None:
         return None
     ascending = keys[1:] > keys[:-1]
     distinct = keys if np.count_nonzero(ascending) == len(ascending) else np.unique(keys)
-    if distinct[0] < 0:
+    if distinct.item(0) < 0:
         return "block_keys holds a negative key; give integers >= 0"
-    if (key := distinct[-1]) >= _KEY_LIMIT:
+    if (key := distinct.item(-1)) >= _KEY_LIMIT:
         return f"block_keys holds {key}, but keys index an array; number contents from 0 on"
     if len(distinct) < len(keys):
         return (

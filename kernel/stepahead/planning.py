@@ -180,8 +180,9 @@ def _divide(state: State, short: int | None) -> _Shares:
         fitting = columns.blocks[order[short:]] * config.block_size - scheduled[short:]
         counts[short:] = np.minimum(counts[short:], fitting)
     # A handful: who is seated had a share of the budget of that batch.
-    wanted = [min(int(counts[row]), config.max_tokens_per_row) for row in longer]
+    wanted: dict[int, int] = {}
     for row in longer:
+        wanted[row] = min(counts.item(row), config.max_tokens_per_row)
         counts[row] = 0
     (single,) = counts.nonzero()
     left = config.max_num_batched_tokens
@@ -189,7 +190,7 @@ def _divide(state: State, short: int | None) -> _Shares:
         left -= len(single)
         if left < 0:
             counts[single[left:]] = left = 0
-    for row, most in zip(longer, wanted, strict=True):
+    for row, most in wanted.items():
         counts[row] = share = min(most, left)
         left -= share
     if config.preference is BatchPreference.DECODE_FIRST and config.num_speculative_tokens:
@@ -232,11 +233,19 @@ def _growth(state: State, shares: _Shares, counts: Ints) -> tuple[Ints, Ints]:
 
 def _join(state: State, counts: Ints, hits: dict[int, Receipt], admitted: list[int]) -> Ints:
     """Put the admitted in their places of the running order; return what each gets in it."""
-    order = np.concatenate((state.order, np.array(list(hits))))
+    order = _extended(state.order, [*hits])
     by_rank = state.columns.rank[order].argsort()
     state.order = order[by_rank]
-    joined: Ints = np.concatenate((counts, np.array(admitted)))[by_rank]
-    return joined
+    return _extended(counts, admitted)[by_rank]
+
+
+def _extended(numbers: Ints, more: list[int]) -> Ints:
+    """Return the numbers with a few more; `np.concatenate` takes twice as long."""
+    before = len(numbers)
+    extended = np.empty(before + len(more), dtype=np.int64)
+    extended[:before] = numbers
+    extended[before:] = more
+    return extended
 
 
 def _make_room(state: State, lacking: int, need: int) -> bool:

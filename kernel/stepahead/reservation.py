@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
 
 #: By number of the request's state: no row of it is outstanding.
 _RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED))
+_NO_GRANT: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)
 
 
 def row_set(state: State, seats: Ints, counts: Ints) -> Steady:
@@ -59,7 +60,7 @@ def reserve(
     columns, seats = state.columns, rows.seats
     positions = columns.scheduled[seats]
     ends = positions + rows.counts
-    grant, entries = _grow(state, seats, ends, hits)
+    grant, (table_rows, table_slots, blocks) = _grow(state, seats, ends, hits)
     columns.scheduled[seats] = ends
     if not state.outstanding:
         state.move(seats, RequestTrigger.SELECT)
@@ -81,7 +82,7 @@ def reserve(
         decode=rows.decode,
         live=state.all_live[: len(seats)],
         grant=grant,
-        grant_rows=entries.rows[len(entries.rows) - len(grant.blocks) :],
+        grant_rows=table_rows[len(table_rows) - len(grant.blocks) :],
         hits=hits,
         selected_at=state.now,
         volume=rows.volume,
@@ -102,9 +103,9 @@ def reserve(
         positions=positions,
         token_counts=rows.counts,
         samples=rows.samples,
-        block_rows=entries.rows,
-        block_slots=entries.slots,
-        blocks=entries.blocks,
+        block_rows=table_rows,
+        block_slots=table_slots,
+        blocks=blocks,
         history_rows=history[0],
         history_positions=history[1],
         history_tokens=history[2],
@@ -132,54 +133,41 @@ def growth(ends: Ints, held: Ints, size: Ints) -> tuple[Ints, Ints]:
     return rows, -(room[rows] // size) if len(rows) else EMPTY
 
 
-class _Entries(NamedTuple):
-    """Entries of the host's block tables: row, slot and block of each."""
-
-    rows: Ints
-    slots: Ints
-    blocks: Ints
-
-
-_NONE: Final = _Entries(EMPTY, EMPTY, EMPTY)
-
-
 def _grow(
     state: State, seats: Ints, ends: Ints, hits: dict[int, Receipt]
-) -> tuple[Receipt, _Entries]:
+) -> tuple[Receipt, tuple[Ints, Ints, Ints]]:
     """Take the blocks that the rows need to end before ``ends``, and write the block tables.
 
-    Returns them, and what is new in the host's tables: before them, the hit prefixes of the
-    requests just seated.
+    Returns them, and row, slot and number of each block that is new in the host's tables: before
+    those just taken stand the hit prefixes of the requests just seated.
     """
     columns = state.columns
     held = columns.blocks[seats]
     rows, needs = growth(ends, held, state.block_size)
-    spans: list[int] = needs.tolist()
-    grant = take(state, sum(spans))
-    if not spans and not hits:
-        return grant, _NONE
+    if not len(rows) and not hits:
+        return _NO_GRANT, (EMPTY, EMPTY, EMPTY)
+    counts: list[int] = needs.tolist()
+    grant = take(state, sum(counts))
     blocks, owners, first = grant.blocks, seats[rows], held[rows]
     columns.blocks[owners] = first + needs
     if len(blocks) == len(rows) and not hits:
         columns.table[owners, first] = blocks
-        return grant, _Entries(rows, first, blocks)
-    all_slots: list[Ints] = []
-    all_blocks: list[Ints] = []
-    if hits:
-        rank = columns.rank
-        seated = rank[seats].searchsorted(rank[np.array(list(hits))])
-        prefixes = held[seated]
-        for seat, count in zip(hits, prefixes.tolist(), strict=True):
-            all_slots.append(columns.slots[:count])
-            all_blocks.append(columns.table[seat, :count])
-        rows, needs = np.concatenate((seated, rows)), np.concatenate((prefixes, needs))
+        return grant, (rows, first, blocks)
+    slots: list[Ints] = []
     start = 0
-    for seat, slot, count in zip(owners.tolist(), first.tolist(), spans, strict=True):
+    for seat, slot, count in zip(owners.tolist(), first.tolist(), counts, strict=True):
         columns.table[seat, slot : slot + count] = blocks[start : start + count]
-        all_slots.append(columns.slots[slot : slot + count])
+        slots.append(columns.slots[slot : slot + count])
         start += count
-    slots = np.concatenate(all_slots)
-    return grant, _Entries(rows.repeat(needs), slots, np.concatenate([*all_blocks, blocks]))
+    if not hits:
+        return grant, (rows.repeat(needs), np.concatenate(slots), blocks)
+    rank = columns.rank
+    seated = rank[seats].searchsorted(rank[np.array([*hits])])
+    found: list[int] = held[seated].tolist()
+    prefixes = [columns.table[seat, :count] for seat, count in zip(hits, found, strict=True)]
+    table_rows = np.array([*seated.tolist(), *rows.tolist()]).repeat([*found, *counts])
+    table_slots = np.concatenate([*(columns.slots[:count] for count in found), *slots])
+    return grant, (table_rows, table_slots, np.concatenate([*prefixes, blocks]))
 
 
 def _loads_of(state: State, handles: Ints) -> tuple[int, ...]:

@@ -211,10 +211,10 @@ def the_fast_path_opens_no_block() -> Edits:
     return [
         Edit(
             "_grow",
-            "    spans: list[int] = needs.tolist()\n",
+            "    if not len(rows) and not hits:\n",
             "    if state.steady is not None:\n"
             "        rows = needs = EMPTY\n"
-            "    spans: list[int] = needs.tolist()\n",
+            "    if not len(rows) and not hits:\n",
         )
     ]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_models.record import RunRecord, Waste
-from stepahead_tools.app import app
+from stepahead_tools.testing import Result, run
 
 PER_REQUEST = (
     "arrivals_ns",
@@ -76,7 +75,7 @@ def checked() -> Callable[..., Result]:
     """Return a function that checks a configuration of replay without running anything."""
 
     def check(*arguments: str) -> Result:
-        return CliRunner().invoke(app, ["replay", "demo", *arguments, "--print-config"])
+        return run("replay", "demo", *arguments, "--print-config")
 
     return check
 

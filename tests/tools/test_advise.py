@@ -6,12 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_models.profiles import load_profile
 from stepahead_models.traces import read_trace
-from stepahead_tools.__main__ import spread_objectives
-from stepahead_tools.app import app
 from stepahead_tools.break_even import Variant, break_even, cancel_scan, output_scan
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.metrics import RunMetrics
@@ -20,13 +17,9 @@ from stepahead_tools.runs import measure_capacity, set_up
 from stepahead_tools.search import LOADS, ROUNDS, Place, Point, best_point, try_point
 from stepahead_tools.service_levels import service_levels
 from stepahead_tools.settings import resolve
+from stepahead_tools.testing import run
 
 SMALL = ("--device", "fast", "--num-blocks", "400")
-
-
-def run(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, spread_objectives(arguments))
 
 
 @pytest.fixture

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from stepahead_specs.mutants import MUSEUM
-from stepahead_tools.app import app
+from stepahead_tools.testing import run
 
 HISTORY = """\
 {"fact": "opened", "format": 1, "scheduler": "mine 1.0", "limits": {"num_blocks": 4, \
@@ -29,7 +28,7 @@ def test_a_broken_history_is_told_shortly_and_its_page_on_request(tmp_path: Path
     path = tmp_path / "my history.jsonl"
     path.write_text(HISTORY, encoding="utf-8")
     waiver = "an idle device gets work=it may rest"
-    done = CliRunner().invoke(app, ["check", str(path), "--waive", waiver])
+    done = run("check", str(path), "--waive", waiver)
     assert done.exit_code == 1
     assert done.stderr == f"stepahead: {path}:3: breaks INV-15\n"
     more = f"--waive '{waiver}'"
@@ -39,7 +38,7 @@ def test_a_broken_history_is_told_shortly_and_its_page_on_request(tmp_path: Path
         f"stepahead check short.jsonl {more}\n"
         f"What was checked, and what was not: stepahead check '{path}' {more} --page\n"
     )
-    page = CliRunner().invoke(app, ["check", str(path), "--page"])
+    page = run("check", str(path), "--page")
     assert (page.exit_code, page.stderr) == (done.exit_code, done.stderr)
     assert page.stdout.startswith(f"Conformance of mine 1.0\n{BROKEN}\nSearched:\n")
     assert "Rules not checked:" in page.stdout
@@ -52,9 +51,9 @@ def test_a_checked_run_that_breaks_says_shortly_what_and_where(
     journal = tmp_path / "run.jsonl"
     arguments = ["replay", str(tiny_trace), "--device", "fast", "--loop", "overlap", "--check"]
     with MUSEUM["blocks-are-free-as-soon-as-a-request-ends"].alive():
-        plain = CliRunner().invoke(app, arguments)
-        kept = CliRunner().invoke(app, [*arguments, "--journal", str(journal)])
-        again = CliRunner().invoke(app, ["replay", str(journal)])
+        plain = run(*arguments)
+        kept = run(*arguments, "--journal", str(journal))
+        again = run("replay", str(journal))
     assert (plain.exit_code, kept.exit_code, again.exit_code) == (1, 1, 1)
     where, *rules, way_out = plain.stderr.splitlines()[-5:]
     number = where.removeprefix("stepahead: event ").partition(",")[0]
@@ -82,10 +81,10 @@ def test_a_journal_that_was_cut_is_named(
     """Its events agree, and yet it is no pass."""
     path = tmp_path / "run.jsonl"
     options = ["--device", "fast", "--limit", "3", "--journal", str(path)]
-    assert CliRunner().invoke(app, ["replay", str(tiny_trace), *options]).exit_code == 0
+    assert run("replay", str(tiny_trace), *options).exit_code == 0
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-1])[: -1 if torn else None])
-    done = CliRunner().invoke(app, ["replay", str(path)])
+    done = run("replay", str(path))
     assert done.exit_code == 1
     left_out = " The file ends in the middle of a line, which was left out." if torn else ""
     events = len(lines) - 2 - torn

@@ -1,36 +1,14 @@
 """The commands as a user meets them: what they print, write and return."""
 
 import json
-import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_models.traces import bundled_trace
-from stepahead_tools.__main__ import main, spread_objectives
-from stepahead_tools.advise_options import FIXED, AdviseOptions
-from stepahead_tools.app import app, unwrapped
-from stepahead_tools.commands import COMMANDS
-from stepahead_tools.names import meant
-from stepahead_tools.options import CompareOptions, ReplayOptions
+from stepahead_tools.testing import run
 
 SMALL = ("--device", "fast", "--num-blocks", "400")
-#: Options that take no number.
-GIVEN = {
-    "enable_overlap_scheduling": (),
-    "check": (),
-    "unchecked": (),
-    "print_config": (),
-    "journal": ("run.jsonl",),
-    "config": ("engine.toml",),
-}
-
-
-def run(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, [*arguments])
 
 
 def test_compare_prints_a_table_a_verdict_and_the_agreement(tiny_trace: Path) -> None:
@@ -232,146 +210,6 @@ def test_an_overloaded_run_makes_no_claim_about_ttft(tiny_trace: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "options"), [("compare", CompareOptions), ("replay", ReplayOptions)]
-)
-def test_help_explains_every_option_and_the_units_of_time(command: str, options: type) -> None:
-    """Each field of the options is a parameter with a sentence, whole in 80 columns."""
-    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, [command, "--help"])
-    words = " ".join(done.stdout.split())
-    for field in fields(options):
-        if field.name != "trace":
-            assert f"--{field.name.replace('_', '-')}" in words
-    assert "Arrival times in a trace are ms" in words
-    for group in ("Arguments", "Scheduling", "KV cache tiers", "Output"):
-        assert f"\n{group}:\n" in done.stdout
-
-
-def test_the_help_of_advise_lists_what_it_takes() -> None:
-    """An option that a command refuses is not offered by it; all others are."""
-    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(
-        app, ["advise", "--help"]
-    )
-    listed = set(re.findall(r"--[a-z0-9-]+", done.stdout.partition("Arguments:")[2]))
-    for field in fields(AdviseOptions):
-        flag = f"--{field.name.replace('_', '-')}"
-        if field.name != "trace":
-            assert (flag in listed) == (field.name not in FIXED), flag
-    for name in FIXED:
-        flag = f"--{name.replace('_', '-')}"
-        refused = run("advise", "demo", flag, *GIVEN.get(name, ("3",)))
-        assert refused.exit_code == 2
-        assert f"takes no {flag};" in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ("replay", "demo", "--loop", "jit"),
-            (
-                "--loop jit is no choice; give one of eager, overlap, just-in-time; did you mean "
-                "just-in-time?"
-            ),
-        ),
-        (
-            ("replay", "demo", "--loop", "lazy"),
-            "--loop lazy is no choice; give one of eager, overlap, just-in-time",
-        ),
-        (
-            ("compare", "demo", "--loops", "eager,JIT"),
-            (
-                "--loops names 'jit', which is no loop; give some of eager, overlap, just-in-time, "
-                "separated by commas; did you mean just-in-time?"
-            ),
-        ),
-        (
-            ("advise", "demo", "--vary", "clients"),
-            "--vary clients is no choice; give one of load, concurrency",
-        ),
-    ],
-)
-def test_a_name_that_is_none_is_refused_with_those_there_are(
-    arguments: tuple[str, ...], sentence: str
-) -> None:
-    """And with the one that was meant, where that can be told."""
-    done = run(*arguments)
-    assert (done.exit_code, done.stderr) == (2, f"stepahead: {sentence}\n")
-
-
-@pytest.mark.parametrize(
-    ("word", "found"),
-    [
-        ("jit", "just-in-time"),
-        ("just", "just-in-time"),
-        ("Over", "overlap"),
-        ("overlp", "overlap"),
-        ("e", "eager"),
-        ("o", None),
-        ("", None),
-        ("j", "just-in-time"),
-        ("x", None),
-    ],
-)
-def test_a_name_is_guessed_from_its_beginning_its_letters_or_its_initials(
-    word: str, found: str | None
-) -> None:
-    """One that could begin two of them is not guessed at."""
-    assert meant(word, ("eager", "overlap", "other", "just-in-time")) == found
-
-
-def test_the_list_of_commands_says_whole_sentences() -> None:
-    """A sentence that ends in dots tells a newcomer nothing."""
-    done = CliRunner(env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).invoke(app, ["--help"])
-    listed = done.stdout.partition("Commands:\n")[2].splitlines()
-    assert len(listed) == len(COMMANDS)
-    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
-
-
-def test_an_unknown_command_is_told_with_the_one_that_was_meant() -> None:
-    """Commands are made when they are asked for; a wrong name is compared with all of them."""
-    done = CliRunner().invoke(app, ["replya", "demo"])
-    assert done.exit_code == 2
-    assert "Error: No such command 'replya'. Did you mean 'replay'?" in done.stderr
-
-
-def test_objectives_may_follow_one_option() -> None:
-    """``--goodput ttft:1 tpot:2`` is what serving benchmarks take; a trace may follow it."""
-    given = ["compare", "--goodput", "ttft:1", "tpot:2", "demo", "--seed", "1"]
-    expected = ["compare", "--goodput", "ttft:1", "--goodput", "tpot:2", "demo", "--seed", "1"]
-    assert spread_objectives(given) == expected
-
-
-def test_main_takes_objectives_and_exits(
-    tiny_trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Goodput appears in the result with its objectives."""
-    with pytest.raises(SystemExit) as left:
-        main(["replay", str(tiny_trace), *SMALL, "--goodput", "ttft:50", "e2el:1e6", "--json", "-"])
-    assert left.value.code == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["config"]["goodput"] == {
-        "ttft_ms": 50.0,
-        "tpot_ms": None,
-        "e2el_ms": 1000000.0,
-        "single_token": "meets",
-    }
-    assert result["runs"]["eager"]["goodput"] > 0
-
-
-def test_help_texts_are_paragraphs() -> None:
-    """A terminal wraps them, not the source."""
-    assert (
-        unwrapped("""One
-        two.
-
-        Three
-        four.
-        """)
-        == "One two.\n\nThree four."
-    )
-
-
-@pytest.mark.parametrize(
     ("command", "words", "sentence"),
     [
         ("replay", ["--journal", "{trace}"], "--journal {trace} would be written over the trace"),
@@ -430,3 +268,17 @@ def test_a_run_is_checked_or_unchecked(tiny_trace: Path) -> None:
     done = run("replay", str(tiny_trace), *SMALL, "--check", "--unchecked")
     assert done.exit_code == 2
     assert done.stderr == "stepahead: --check contradicts --unchecked; give one of the two\n"
+
+
+def test_objectives_are_in_the_result(tiny_trace: Path) -> None:
+    """Goodput appears with what it was asked for."""
+    done = run("replay", str(tiny_trace), *SMALL, "--goodput", "ttft:50", "e2el:1e6", "--json", "-")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["config"]["goodput"] == {
+        "ttft_ms": 50.0,
+        "tpot_ms": None,
+        "e2el_ms": 1000000.0,
+        "single_token": "meets",
+    }
+    assert result["runs"]["eager"]["goodput"] > 0

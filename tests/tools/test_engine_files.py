@@ -6,21 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from stepahead_tools.app import app
 from stepahead_tools.engines import WITHOUT_EFFECT
+from stepahead_tools.testing import Result, run
 
 RESTART = "restart with --no-enable-overlap-scheduling or SchedulingLoop.EAGER"
 OFFLOAD = "--experimental-kv-offload"
 GIB = (f"{OFFLOAD}-host-memory-gb", "1")
 Check = Callable[..., Result]
 Write = Callable[[str], Path]
-
-
-def run(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, [*arguments])
 
 
 # -- the file --------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import Result
 
 from stepahead_models.product.engine import ENGINE_RULES, KV_TRANSFER_RULES
 from stepahead_models.product.offload import KV_OFFLOAD_RULES, MEMORY_RULES
@@ -13,6 +12,7 @@ from stepahead_models.product.options import with_flag
 from stepahead_models.product.rules import Rule
 from stepahead_models.product.scheduler import PREFIX_CACHE_RULES, SCHEDULER_RULES
 from stepahead_models.product.speculation import SPECULATIVE_RULES
+from stepahead_tools.testing import Result
 
 OFFLOAD = "--experimental-kv-offload"
 GIB = (f"{OFFLOAD}-host-memory-gb", "1")

@@ -5,17 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_models.product import Feature, ProductVersion, Verdict, verdict_for
 from stepahead_models.product.features import SWITCHES
 from stepahead_models.product.loops import SchedulingLoop
 from stepahead_models.product.options import with_flag
 from stepahead_models.profiles import load_profile, profile_names
-from stepahead_tools.app import app
 from stepahead_tools.engine_options import VersionChoice
 from stepahead_tools.engines import describe
 from stepahead_tools.errors import OptionError
+from stepahead_tools.testing import Result, run
 
 RESTART = "restart with --no-enable-overlap-scheduling or SchedulingLoop.EAGER"
 OFFLOAD = "--experimental-kv-offload"
@@ -29,11 +28,6 @@ IN_A_REQUEST = {
 }
 Check = Callable[..., Result]
 Write = Callable[[str], Path]
-
-
-def run(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, [*arguments])
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -279,8 +273,7 @@ def test_a_device_with_an_unknown_kind_of_model_is_refused(device: Callable[[str
 @pytest.mark.parametrize("version", list(ProductVersion))
 def test_the_table_is_printed_by_version(version: ProductVersion) -> None:
     """Every feature with what both loops do about it."""
-    wide = CliRunner(env={"COLUMNS": "300"})
-    done = wide.invoke(app, ["compatibility", "--product-version", version.value])
+    done = run("compatibility", "--product-version", version.value, columns=300)
     assert done.exit_code == 0
     lines = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
     for feature in Feature:

@@ -56,11 +56,14 @@ def test_a_missing_module_that_no_extra_brings_keeps_its_traceback() -> None:
 def test_the_command_says_what_to_install_where_its_extra_is_missing() -> None:
     """`pip install stepahead` brings the command without what it needs."""
     module, _, function = DECLARED["scripts"]["stepahead"].partition(":")
-    program = f"import sys; sys.modules['typer'] = None; import {module} as m; m.{function}()"
+    program = f"import sys; sys.modules['msgspec'] = None; import {module} as m; m.{function}()"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "replay", "demo"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == (
-        "stepahead: typer is not installed; install stepahead[cli], whose extra brings it\n"
+        "stepahead: msgspec is not installed; install stepahead[cli], whose extra brings it\n"
     )
     assert done.returncode == NOT_USABLE

@@ -1,21 +1,15 @@
 """`stepahead mutants` as a user meets it."""
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_specs.mutants import MUSEUM, Edit, Mutant
 from stepahead_specs.mutants import hunt as hunting
-from stepahead_tools.app import app
-
-
-def run(*arguments: str) -> Result:
-    """Run the command in this process."""
-    return CliRunner().invoke(app, ["mutants", *arguments])
+from stepahead_tools.testing import run
 
 
 def test_the_list_names_each_mutant_with_its_change() -> None:
     """Name, sources, who should notice, the claim, and the change as a diff."""
-    done = run("--list", "a-seat")
+    done = run("mutants", "--list", "a-seat")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines() == [
         "a-seat-is-free-as-soon-as-its-request-ends (M05, B03; for INV-2, INV-3)",
@@ -29,7 +23,7 @@ def test_the_list_names_each_mutant_with_its_change() -> None:
 
 def test_a_hunt_says_who_noticed_and_can_tell_the_run() -> None:
     """One line per mutant, with --shrink the run in words, the matrix, and the count."""
-    done = run("a-refusal-is-not-told", "--shrink")
+    done = run("mutants", "a-refusal-is-not-told", "--shrink")
     assert done.exit_code == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("a-refusal-is-not-told  INV-11")
@@ -39,7 +33,7 @@ def test_a_hunt_says_who_noticed_and_can_tell_the_run() -> None:
 
 def test_a_name_that_nobody_has_is_refused() -> None:
     """Exit code 2, and where the names are."""
-    done = run("flying")
+    done = run("mutants", "flying")
     assert done.exit_code == 2
     assert done.stderr == (
         "stepahead: no mutant is named 'flying'; stepahead mutants --list names them\n"
@@ -53,7 +47,7 @@ def test_a_survivor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MUSEUM, "same", same)
     monkeypatch.setattr(hunting, "SCENARIOS", (2, 2))
     monkeypatch.setattr(hunting, "BOUNDS", ())
-    done = run("same")
+    done = run("mutants", "same")
     assert done.exit_code == 1
     assert "same  SURVIVES" in done.stdout
     assert done.stderr == (

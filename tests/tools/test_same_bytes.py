@@ -18,7 +18,7 @@ SOURCES = os.pathsep.join(
     for package in (stepahead, stepahead_models, stepahead_specs, stepahead_tools)
 )
 PROJECT = Path(__file__).resolve().parents[2]
-NEEDED = "import msgspec, numpy, rich, structlog, typer, zstandard"
+NEEDED = "import msgspec, numpy, rich, structlog, transitions, zstandard"
 
 
 def outputs(python: str, trace: Path, folder: Path, hash_seed: str) -> dict[str, bytes]:
@@ -80,7 +80,7 @@ def test_other_versions_of_python_write_the_same_bytes(
     python = interpreter(version)
     if python is None:
         pytest.skip(
-            f"no Python {version} with numpy, typer and the others; make one with python{version} "
+            f"no Python {version} with numpy and the others; make one with python{version} "
             f"-m venv .venv-{version} and .venv-{version}/bin/pip install '.[cli]'"
         )
     assert outputs(python, tiny_trace, tmp_path / version, "7") == reference

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_models.product.speculation import SpeculativeMethod
 from stepahead_models.profiles import load_profile
 from stepahead_models.record import RunRecord
-from stepahead_tools.app import app
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.metrics import measure
 from stepahead_tools.options import ReplayOptions
 from stepahead_tools.runs import machine
 from stepahead_tools.settings import Settings, resolve
+from stepahead_tools.testing import Result, run
 
 FAST = load_profile("fast")
 FLAG = "--experimental-speculative-config"
@@ -32,11 +31,6 @@ REPLAY = ReplayOptions(trace="t.jsonl", experimental_speculative_config="")
 def spec(count: int) -> str:
     """Ask for so many drafts of prediction heads."""
     return json.dumps({"method": "mtp", "num_speculative_tokens": count})
-
-
-def run(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, [*arguments])
 
 
 def replayed(trace: Path, *arguments: str) -> dict[str, Any]:
@@ -161,16 +155,15 @@ def test_compare_runs_the_eager_loop_alone(tiny_trace: Path) -> None:
 
 def test_the_table_has_lines_for_drafts_where_there_are_any(tiny_trace: Path) -> None:
     """The configuration says what was assumed."""
-    wide = CliRunner(env={"COLUMNS": "200"})
     given = ["replay", str(tiny_trace), "--device", "fast"]
-    done = wide.invoke(app, [*given, FLAG, spec(3)])
+    done = run(*given, FLAG, spec(3), columns=200)
     assert (
         "drafts    3 per decode row (mtp), each right with 0.7, 1000 us per pass and 1 us per token"
         in done.stdout
     )
     for label in ("draft tokens", "  accepted, %", "  tokens per row and step"):
         assert re.search(rf"^ {label} +[0-9.,]+ *$", done.stdout, re.MULTILINE), label
-    assert "draft" not in wide.invoke(app, given).stdout
+    assert "draft" not in run(*given, columns=200).stdout
 
 
 def test_a_load_means_the_same_with_and_without_drafts(tiny_trace: Path) -> None:

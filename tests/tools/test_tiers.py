@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from stepahead_models.product import read_engine_config
 from stepahead_models.profiles import load_profile
-from stepahead_tools.app import app
 from stepahead_tools.errors import OptionError
 from stepahead_tools.loops import EAGER, OVERLAP
 from stepahead_tools.options import ReplayOptions
 from stepahead_tools.runs import remote_store
 from stepahead_tools.settings import Settings, resolve
+from stepahead_tools.testing import run
 
 FAST = load_profile("fast")
 BLOCK_BYTES = 16 * FAST.memory.kv_bytes_per_token.value
@@ -46,11 +45,6 @@ def chats(tmp_path: Path) -> Path:
             )
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
-
-
-def run(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(app, [*arguments])
 
 
 def compared(chats: Path, *arguments: str) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from stepahead_tools.app import app
 from stepahead_tools.options import ReplayOptions
+from stepahead_tools.testing import Result, run
 
 OFFLOAD = "--experimental-kv-offload"
 HOST = (f"{OFFLOAD}-host-memory-gb", "0.01", f"{OFFLOAD}-write-back")
@@ -127,7 +126,7 @@ def outcome(*arguments: str) -> tuple[Mapping[str, Any] | None, set[str]]:
     budget = "--max-num-batched-tokens"
     tokens = () if budget in arguments else (budget, "64")
     output = ("--json", "-", "--log-format", "json")
-    done = CliRunner().invoke(app, ["replay", *arguments, *device, *blocks, *tokens, *output])
+    done = run("replay", *arguments, *device, *blocks, *tokens, *output)
     assert done.exit_code in {0, 2}, done.stderr
     if done.exit_code:
         return None, set()
@@ -230,7 +229,7 @@ def test_an_option_changes_the_run_or_says_that_it_does_not(sessions: Path, name
 )
 def test_what_would_change_nothing_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
     """One sentence with the way out, exit code 2."""
-    done = CliRunner().invoke(app, list(arguments))
+    done = run(*arguments)
     assert (done.exit_code, done.stderr) == (2, f"stepahead: {sentence}\n")
 
 
@@ -316,9 +315,7 @@ def test_the_remote_cache_of_a_later_loop_is_not_left_out(sessions: Path) -> Non
     runs: list[Any] = []
     for loops in ("eager,overlap", "overlap,eager"):
         output = ("--json", "-", "--device", "fast", "--num-blocks", "24")
-        done = CliRunner().invoke(
-            app, ["compare", str(sessions), "--loops", loops, *REMOTE, *output]
-        )
+        done = run("compare", str(sessions), "--loops", loops, *REMOTE, *output)
         assert done.exit_code == 0, done.stderr
         runs.append(json.loads(done.stdout)["runs"])
     assert runs[0]["eager"]["prefix_hit_tokens_by_tier"]["remote"] > 0

@@ -1,7 +1,6 @@
 """How a command declares its options: a type, a default, and one of these beside them.
 
-They say what an option is, not who reads it: a command line with nothing unusual in it is read
-without typer (`stepahead_tools.words`), all others with it (`stepahead_tools.app`).
+They say what an option is; `stepahead_tools.command_line` reads it.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class ExploreOptions:
     )
     seconds_max: Annotated[
         float | None,
-        Option(help="Stop, unfinished, after N seconds.", group=_SEARCH),
+        Option(metavar="N", help="Stop, unfinished, after N seconds.", group=_SEARCH),
     ] = None
     journal: Annotated[
         Path | None,

@@ -6,6 +6,10 @@ Imports nothing that an extra brings, so that it can speak when they are missing
 from __future__ import annotations
 
 import re
+from typing import Final
+
+#: The extra of the command line, named where several bring a module.
+_OWN: Final = "cli"
 
 
 def lacking(error: ModuleNotFoundError) -> str | None:
@@ -17,9 +21,12 @@ def lacking(error: ModuleNotFoundError) -> str | None:
         requirements = requires("stepahead") or []
     except PackageNotFoundError:
         return None
+    extras: list[str] = []
     for requirement in requirements:
         found = re.match(r"([\w-]+).*;\s*extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
         if found is not None and found[1] == name:
-            extra = found[2]
-            return f"{name} is not installed; install stepahead[{extra}], whose extra brings it"
-    return None
+            extras.append(found[2])
+    if not extras:
+        return None
+    extra = _OWN if _OWN in extras else extras[0]
+    return f"{name} is not installed; install stepahead[{extra}], whose extra brings it"

@@ -1,59 +1,57 @@
-"""Help as plain text, options in their groups with whole names; and the sentence for wrong choices.
-
-The panels that typer draws cut names such as `--experimental-kv-offload-write-back` off in a
-terminal of 80 columns, and who cannot read a name cannot give the option.
-"""
+"""Help as plain text: paragraphs, whole names, defaults."""
 
 from __future__ import annotations
 
-import re
+import argparse
+from collections.abc import Iterable
+from dataclasses import MISSING
+from enum import StrEnum
+from inspect import cleandoc
+from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
-import typer
-from typer.core import TyperCommand
+from stepahead_tools.declared import Declared
 
-from stepahead_tools.names import hint
-
-_UNGROUPED: Final = "Options"
-_NO_CHOICE: Final = re.compile(r"'(?P<given>.*)' is not one of (?P<names>'.+')")
+_PLACEHOLDERS: Final[dict[Any, str]] = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+_PLACES: Final = {None: "{}", "?": "[{}]", "*": "[{} ...]"}
 
 
-class GroupedHelp(TyperCommand):
-    """A command whose help groups the options by their `rich_help_panel`."""
+class Help(argparse.HelpFormatter):
+    """Wraps each paragraph by itself, and cuts no name of an option at its hyphens."""
 
-    # Some releases of typer bring a click of their own, so neither's types can be named.
-    def make_context(self, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-        """Read the arguments; a wrong choice is told in our own words."""
-        try:
-            return super().make_context(*arguments, **named)
-        except Exception as error:
-            told = wrong_choice(error)
-            if told is None:
-                raise
-            typer.echo(f"stepahead: {told}", err=True)
-            raise typer.Exit(2) from error
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = cleandoc(text).split("\n\n")
+        return "\n\n".join(fill(paragraph, width, indent) for paragraph in paragraphs)
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
-        """Write the arguments, then each group of options in the order of its first one."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is None:
-                continue
-            argument = parameter.param_type_name == "argument"
-            panel = getattr(parameter, "rich_help_panel", None) or _UNGROUPED
-            groups.setdefault("Arguments" if argument else panel, []).append(record)
-        for title, records in sorted(groups.items(), key=lambda group: group[0] != "Arguments"):
-            with formatter.section(title):
-                formatter.write_dl(records)
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(text, width, break_on_hyphens=False)
 
 
-def wrong_choice(error: Any) -> str | None:  # noqa: ANN401 # as above
-    """Return one sentence for a value that is none of an option's choices; None for all else."""
-    found = _NO_CHOICE.search(str(getattr(error, "message", "")))
-    param = getattr(error, "param", None)
-    if found is None or param is None:
-        return None
-    names = re.findall(r"'([^']*)'", found["names"])
-    flag, given = max(param.opts, key=len), found["given"]
-    return f"{flag} {given} is no choice; give one of {', '.join(names)}{hint(given, names)}"
+def usage(actions: Iterable[argparse.Action]) -> str:
+    """Return the line that says how to call a command, its options left out."""
+    places = [action for action in actions if not action.option_strings]
+    words = [_PLACES[place.nargs].format(place.metavar) for place in places]  # type: ignore[index]
+    return " ".join(["%(prog)s [OPTIONS]", *words])
+
+
+def summary(text: str | None) -> str:
+    """Return the sentence that a docstring begins with."""
+    return cleandoc(text or "").partition("\n")[0]
+
+
+def explained(declared: Declared, default: object) -> str:
+    """Return the sentence about an option, with its default."""
+    told = declared.help
+    shown = default is not MISSING and default is not None and not isinstance(default, bool)
+    if shown and declared.show_default:
+        told += f" [default: {default}]"
+    return told.replace("%", "%%")
+
+
+def placeholder(kind: Any) -> str | None:  # noqa: ANN401 # a type
+    """Return what stands for a value of a type; None where nothing does."""
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return f"{{{','.join(kind)}}}"
+    return _PLACEHOLDERS.get(kind)

@@ -49,11 +49,12 @@ class LoadOptions:
     ] = None
     rate: Annotated[
         float | None,
-        Option(help="Poisson arrivals at R requests/s.", group=_LOAD),
+        Option(metavar="R", help="Poisson arrivals at R requests/s.", group=_LOAD),
     ] = None
     concurrency: Annotated[
         int | None,
         Option(
+            metavar="C",
             help="Closed loop: C requests at once, the next arrives when one ends.",
             group=_LOAD,
         ),

@@ -28,7 +28,7 @@ class LoopOptions:
         Option(
             "--late-joiners/--no-late-joiners",
             help="Just-in-time: select early, and prepare again for a new arrival where that is "
-            "still hidden.",
+            "still hidden. Default: no.",
             group=SCHEDULING,
         ),
     ] = False

@@ -15,7 +15,7 @@ class MutantsOptions:
     names: Annotated[
         list[str] | None,
         Argument(
-            metavar="[NAME]...",
+            metavar="NAME",
             help="Mutants to hunt, by name or part of it. Default: the whole museum.",
             show_default=False,
         ),

@@ -72,6 +72,7 @@ class CompareOptions(RunOptions):
     loops: Annotated[
         str,
         Option(
+            metavar="LOOP,...",
             help="Loops to compare, separated by commas; changes are against the first.",
             group=SCHEDULING,
         ),

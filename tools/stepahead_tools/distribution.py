@@ -20,9 +20,10 @@ Weights = NDArray[np.integer[Any]]
 
 PERCENTILES: Final = (25, 50, 75, 90, 95, 99)
 _HALF_BITS: Final = 20
-_BIN_BITS: Final = 16
-#: Beyond so many values none are copied, and they are worked through in pieces of this length.
-_PIECE: Final = 1 << _BIN_BITS
+_BIN_BITS: Final = 14
+#: Large samples are worked through in pieces of this length, and so many values are sorted.
+_PIECE: Final = 1 << 16
+_SORTED_MAX: Final = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,16 @@ def _at_ranks(values: Ints, weights: Weights | None, ranks: Collection[int]) -> 
     A large sample is not sorted: its values are counted in bins, and only those bins that hold one
     of the ranks are looked into, in the same way.
     """
-    if len(values) <= _PIECE:
+    if len(values) <= _SORTED_MAX:
         return _in_order(values, weights, ranks)
     least = int(values.min())
     shift = max((int(values.max()) - least).bit_length() - _BIN_BITS, 0)
     counts = np.zeros(1 << _BIN_BITS, dtype=np.int64)
+    bins = np.empty(len(values), dtype=np.uint16)
     for start in range(0, len(values), _PIECE):
-        bins = (values[start : start + _PIECE] - least) >> shift
-        times = None if weights is None else weights[start : start + _PIECE]
-        held = np.bincount(bins, times, len(counts))
+        piece = slice(start, start + _PIECE)
+        bins[piece] = (values[piece] - least) >> shift
+        held = np.bincount(bins[piece], None if weights is None else weights[piece], len(counts))
         counts += held.astype(np.int64, copy=False)  # below 2**53, so exact
     ends = counts.cumsum()
     by_bin: dict[int, list[int]] = {}
@@ -107,13 +109,13 @@ def _at_ranks(values: Ints, weights: Weights | None, ranks: Collection[int]) -> 
         by_bin.setdefault(int(ends.searchsorted(rank, side="right")), []).append(rank)
     found: dict[int, int] = {}
     for number, inside in by_bin.items():
-        begin, before = least + (number << shift), int(ends[number] - counts[number])
         if not shift:
-            found |= dict.fromkeys(inside, begin)
+            found |= dict.fromkeys(inside, least + number)
             continue
-        chosen = (values >= begin) & (values < begin + (1 << shift))
-        times = None if weights is None else weights[chosen]
-        at = _at_ranks(values[chosen], times, [rank - before for rank in inside])
+        places = (bins == number).nonzero()[0]
+        before = int(ends[number] - counts[number])
+        times = None if weights is None else weights[places]
+        at = _at_ranks(values[places], times, [rank - before for rank in inside])
         found |= {rank + before: value for rank, value in at.items()}
     return found
 

@@ -48,34 +48,41 @@ def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
     )
 
 
-def _later(behind: list[PrepareBatch], repeat: Repeat, turns: int) -> list[PrepareBatch]:
-    """Return the commands that stand in the place of ``behind`` after ``turns`` turns."""
-    later: list[PrepareBatch] = []
+def _later(
+    behind: list[_Outstanding], repeat: Repeat, turns: int, bounds: list[int]
+) -> list[_Outstanding]:
+    """Return what stands in the place of ``behind`` after ``turns`` turns.
+
+    Between two ``bounds`` lie the blocks that a later batch takes, one batch after the other.
+    """
+    later: list[_Outstanding] = []
     moved = turns * repeat.counts
-    for place, command in enumerate(behind):
-        # Of the coming selections, the one that the batch then in this place comes from.
-        turn = turns + place - len(behind)
-        if turn < 0:
+    for place, (command, shape) in enumerate(behind):
+        # Who stands further behind moves up; behind the last of them come new selections.
+        if place + turns < len(behind):
             later.append(behind[place + turns])
             continue
-        grown = slice(*repeat.block_turns.searchsorted((turn, turn + 1)).tolist())
-        later.append(
-            PrepareBatch(
-                batch_id=command.batch_id + turns,
-                seats=command.seats,
-                handles=command.handles,
-                epochs=command.epochs,
-                positions=command.positions + moved,
-                token_counts=command.token_counts,
-                samples=command.samples,
-                block_rows=repeat.block_rows[grown],
-                block_slots=repeat.block_slots[grown],
-                blocks=repeat.blocks[grown],
-                history_rows=command.history_rows,
-                history_positions=command.history_positions,
-                history_tokens=command.history_tokens,
-            )
+        grown = slice(bounds[place], bounds[place + 1])
+        positions = command.positions + moved
+        blocks = repeat.blocks[grown]
+        selected = PrepareBatch(
+            batch_id=command.batch_id + turns,
+            seats=command.seats,
+            handles=command.handles,
+            epochs=command.epochs,
+            positions=positions,
+            token_counts=command.token_counts,
+            samples=command.samples,
+            block_rows=repeat.block_rows[grown],
+            block_slots=repeat.block_slots[grown],
+            blocks=blocks,
+            history_rows=command.history_rows,
+            history_positions=command.history_positions,
+            history_tokens=command.history_tokens,
         )
+        sampling, tokens = shape.sampling_rows, shape.tokens
+        size = BatchShape(positions, command.token_counts, sampling, len(blocks), tokens)
+        later.append((selected, size))
     return later
 
 
@@ -286,16 +293,17 @@ class Host:
         if not turns:
             return None
         self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)
-        batches = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         self._dispatched = None
-        behind = _later([command for command, _ in batches[1:]], repeat, turns)
-        for command, (_, before) in zip(behind, batches[1:], strict=True):
-            self._outstanding[command.batch_id] = command, before.after(turns, len(command.blocks))
+        _, *before = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
+        lasts = np.arange(turns - self._lookahead, turns + 1)
+        bounds: list[int] = repeat.block_turns.searchsorted(lasts).tolist()
+        behind = _later(before, repeat, turns, bounds)
+        self._outstanding.update((batch[0].batch_id, batch) for batch in behind)
         return Leap(
-            self._executor.leap(repeat, turns, behind),
+            self._executor.leap(repeat, turns, [command for command, _ in behind]),
             walked.outs,
             _turn_times(ended_at, walked, learnt) if learnt else None,
-            int(repeat.block_turns.searchsorted(turns)),
+            bounds[-1],
         )
 
 

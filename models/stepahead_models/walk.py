@@ -178,15 +178,18 @@ def _eager(costs: TurnCosts) -> _Turns:
 
 def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
     """Move the clock by the turns that are whole and over before ``until``; return their times."""
-    collected: Ints = np.add.accumulate(turns.length)
-    collected += time.host_free_at
+    edges = np.empty(len(turns.length) + 1, dtype=np.int64)
+    edges[0] = time.host_free_at
+    edges[1:] = turns.length
+    np.add.accumulate(edges, out=edges)
+    collected = edges[1:]
     count = int(collected.searchsorted(until))
     if count and turns.whole is not None:
         least = int(turns.whole[:count].argmin())
         count = count if turns.whole[least] else least
     if not count:
         return _NOWHERE
-    begins = (collected - turns.length)[:count]
+    begins = edges[:count]
     starts = begins + _first(turns.start, count)
     ends = begins + turns.end[:count]
     time.host_free_at = collected.item(count - 1)

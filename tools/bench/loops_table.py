@@ -6,8 +6,8 @@
 
 TRACES is a folder with the traces named below. What the folder lacks is taken from the package, of
 which three ship long enough heads; what neither has is named and left out. Simulated times, so the
-same on every machine. It takes about a quarter of an hour; finished rows are kept in ``--rows
-FILE``, so that a second call goes on.
+same on every machine. It takes some minutes; finished rows are kept in ``--rows FILE``, so that a
+second call goes on.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def collect(paths: Mapping[str, Path], kept: Path | None) -> list[Row]:
         if kept is not None:
             with kept.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
+        print(json.dumps(row), file=sys.stderr, flush=True)
     return [rows[ident(key)] for key in keys(paths)]
 
 
@@ -298,7 +298,7 @@ def main() -> None:
     tables = {device: main_table(rows, device) for device in DEVICES}
     tables["noise"] = noise_tables(rows)
     for lines in tables.values():
-        print("\n".join(lines), "\n")
+        print("\n".join(lines), end="\n\n")
     if options.write:
         page = PAGE.read_text(encoding="utf-8")
         for name, lines in tables.items():

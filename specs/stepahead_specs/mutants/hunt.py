@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from stepahead_specs.counting import counted
 from stepahead_specs.explorer import Bounds, Exploration, Options, explore
 from stepahead_specs.invariants import INVARIANTS
 from stepahead_specs.machines import EOS
@@ -183,8 +184,8 @@ def _key(sentence: str) -> str:
 def row(hunted: Hunted) -> tuple[str, str, str, str]:
     """Return the cells of one line: mutant, who noticed, what was tried, seconds."""
     by = ", ".join(hunted.keys) if hunted.killed else "SURVIVES"
-    unit = "scenarios" if hunted.search == "walk" else "states"
-    return hunted.name, by, f"{hunted.search}, {hunted.tried} {unit}", f"{hunted.seconds:.1f} s"
+    tried = counted(hunted.tried, "scenario" if hunted.search == "walk" else "state")
+    return hunted.name, by, f"{hunted.search}, {tried}", f"{hunted.seconds:.1f} s"
 
 
 def matrix(hunts: Iterable[Hunted]) -> list[tuple[str, int, int, str]]:

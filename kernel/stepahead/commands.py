@@ -13,9 +13,10 @@ from enum import Enum
 from typing import TypeAlias
 
 from stepahead.arrays import Ints, Mask
+from stepahead.tables import Symbol
 
 
-class FinishReason(Enum):
+class FinishReason(Symbol):
     """Why a request ended, in the words of the serving API."""
 
     STOP = "stop"

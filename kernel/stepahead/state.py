@@ -226,8 +226,7 @@ class State:
     def stays(self, seats: Ints) -> list[Stay]:
         """Return the live requests in ``seats``, in that order."""
         numbers: list[int] = seats.tolist()
-        found = (self.seated[seat] for seat in numbers)
-        return [stay for stay in found if stay is not None]
+        return [stay for seat in numbers if (stay := self.seated[seat]) is not None]
 
     # -- rows in flight -----------------------------------------------------------------------
 

@@ -193,7 +193,7 @@ def a_dead_row_still_speaks() -> Edits:
     return [
         Edit(
             "fill",
-            "steps, accepted = steps[:, alive]",
+            "steps, accepted = steps.take(alive, 1)",
             "steps, accepted = steps",
         ),
         Edit(

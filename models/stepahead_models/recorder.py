@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 import sys
 from array import array
 from collections.abc import Mapping
-from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -30,7 +30,9 @@ _LITTLE: Final = sys.byteorder == "little"
 #: So many decisions are hashed at once.
 _HASHED_TOGETHER: Final = 1 << 12
 #: A run of like device steps: see `Recorder`.
-_RUN: Final = Struct("=6q").pack
+_RUN: Final = struct.Struct("=6q").pack
+#: So many numbers of a decision, whatever the byte order here.
+_NUMBERS: Final = [struct.Struct(f"<{count}q").pack for count in range(5)]
 _OUTCOMES: Final = {
     FinishReason.STOP: Outcome.STOP,
     FinishReason.LENGTH: Outcome.LENGTH,
@@ -84,10 +86,11 @@ class Recorder:
     # -- decisions ----------------------------------------------------------------------------
 
     def _decide(self, kind: bytes, *numbers: int) -> None:
-        column = array("q", numbers)  # a time beyond 64 bits is an OverflowError here
-        if not _LITTLE:
-            column.byteswap()
-        self._unhashed.append(kind + column.tobytes())
+        try:
+            packed = _NUMBERS[len(numbers)](*numbers)
+        except struct.error as error:
+            raise OverflowError(str(error)) from error  # a time beyond 64 bits
+        self._unhashed.append(kind + packed)
 
     def _hash(self) -> None:
         self._decisions.update(b"".join(self._unhashed))

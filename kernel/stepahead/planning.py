@@ -47,11 +47,40 @@ def select(state: State) -> PrepareBatch | None:
     if not state.live:
         return None
     steady = state.steady
+    # What a prompt reads grows with every chunk: to the timing they are new row sets.
+    fresh = steady is not None and (steady.thinned or not steady.decode)
+    if steady is not None and steady.thinned:
+        steady = state.steady = _remaining(state, steady)
     if steady is None or not steady.turns or not _blocks_last(state, steady):
         return _plan(state)
     steady.turns -= 1
-    # What a prompt reads grows with every chunk: to the timing they are new row sets.
-    return reserve(state, steady, {}, fresh=not steady.decode)[1]
+    return reserve(state, steady, {}, fresh=fresh)[1]
+
+
+def _remaining(state: State, steady: Steady) -> Steady | None:
+    """Return what is left of a row set if that is what planning would come to, or None.
+
+    It is where all rows decode and nobody waits: whoever could have a row had one.
+    """
+    columns = state.columns
+    if not steady.decode or len(state.waiting):
+        return None
+    (kept,) = columns.blocks[steady.seats].nonzero()
+    rows = len(kept)
+    if not rows:
+        return None
+    seats = steady.seats[kept]
+    room = columns.final[seats] - columns.scheduled[seats]
+    return Steady(
+        seats=seats,
+        handles=steady.handles[kept],
+        epochs=steady.epochs[kept],
+        samples=steady.samples[:rows],
+        fill_rows=steady.fill_rows[:rows],
+        counts=steady.counts[:rows],
+        decode=True,
+        turns=int(room[room.argmin()]) - 1,
+    )
 
 
 def _blocks_last(state: State, steady: Steady) -> bool:

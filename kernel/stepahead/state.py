@@ -102,7 +102,8 @@ class Steady:
     one, and ``fill_rows`` which also read one: all in a ``decode`` row set; or, where one row is
     the middle of a prompt, all others.
     ``turns`` counts the selections for which every row still has room. ``growth`` was computed when
-    that count was ``growth_at``: each further selection changes both.
+    that count was ``growth_at``: each further selection changes both. ``thinned``: somebody has
+    given up a seat since, so that the next row set is a new one; it may be what is left of this.
     """
 
     seats: Ints
@@ -116,6 +117,7 @@ class Steady:
     turns: int = 0
     growth: Growth | None = None
     growth_at: int = -1
+    thinned: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -320,7 +322,8 @@ class State:
         self.order = self.order[self.order != seat]
         self.seated[seat] = None
         stay.seat = NO_SEAT
-        self.steady = None
+        if self.steady is not None:
+            self.steady.turns, self.steady.thinned = 0, True
         if fence:
             self.fenced_seats.append((fence, seat))
         else:

@@ -176,7 +176,8 @@ def _steady(saved: Snapshot, seats: _Names) -> Form | None:
         return None
     # Batches of the remembered row set share its array, and rules ask for that.
     shared = tuple(batch.seats is known.seats for batch in saved.batches[saved.filled :])
-    return known.turns, tuple(seats(seat) for seat in known.seats.tolist()), shared
+    named = tuple(seats(seat) for seat in known.seats.tolist())
+    return known.turns, known.thinned, named, shared
 
 
 def _rank(stay: Stay) -> int:

@@ -503,8 +503,8 @@ def the_rows_of_last_time_outlive_their_requests() -> Edits:
     return [
         Edit(
             "State.vacate",
-            "    self.steady = None\n",
-            "    if len(self.waiting) or len(self.outstanding) < 2:\n        self.steady = None\n",
+            "if self.steady is not None:",
+            "if self.steady is not None and (len(self.waiting) or len(self.outstanding) < 2):",
         )
     ]
 

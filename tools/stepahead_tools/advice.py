@@ -203,7 +203,7 @@ def _scan_table(advice: Advice) -> Table:
 
 def _spread(point: Point, figure: Figure, decimals: int) -> str:
     mean, half = point.spread(figure)
-    return f"{mean:.{decimals}f}" + ("" if half is None else f" ± {half:.{decimals}f}")
+    return f"{mean:.{decimals}f}" + ("" if half is None else f"\n± {half:.{decimals}f}")
 
 
 def _ttft(percent: int) -> Figure:

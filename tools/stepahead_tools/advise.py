@@ -29,7 +29,6 @@ from stepahead_tools.loops import EAGER, JUST_IN_TIME, OVERLAP
 from stepahead_tools.progress import ProgressBar
 from stepahead_tools.results import encode
 from stepahead_tools.runs import measure_capacity, set_up
-from stepahead_tools.screen import Screen
 from stepahead_tools.search import Place, best_point, points_max, try_point
 from stepahead_tools.service_levels import ServiceLevel, preset, service_levels
 from stepahead_tools.session import STANDARD_OUTPUT, check_targets
@@ -61,9 +60,9 @@ def advise(options: AdviseOptions) -> None:
         OptionError, TraceError, DeviceModelError, OSError: what was asked for cannot run.
     """
     place = _place(options)
-    quiet = options.json == STANDARD_OUTPUT
+    console = Console(quiet=options.json == STANDARD_OUTPUT)
     scene = set_up(place.trace, place.settings, place.profile, None)
-    show_configuration(Screen(quiet=quiet), scene, _LOOPS, _arrivals(place))
+    show_configuration(console, scene, _LOOPS, _arrivals(place))
     scans = len(CPU_FACTORS) + len(OUTPUT_FACTORS) + len(CANCEL_PERCENTS)
     total = len(_LOOPS) * (points_max(place) + 1 + scans)
     with ProgressBar("simulating", total, unit="runs") as bar:
@@ -83,7 +82,7 @@ def advise(options: AdviseOptions) -> None:
             outputs=list(output_scan(place, _LOOPS, load, count)),
             cancels=list(cancel_scan(place, _LOOPS, load, count)),
         )
-    show_advice(Console(quiet=quiet), advice)
+    show_advice(console, advice)
     if options.json == STANDARD_OUTPUT:
         sys.stdout.write(encode(advice_document(advice)))
     elif options.json is not None:

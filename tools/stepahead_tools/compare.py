@@ -7,7 +7,7 @@ from stepahead_tools.errors import Disagreement
 from stepahead_tools.loops import compared_loops
 from stepahead_tools.options import CompareOptions
 from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
-from stepahead_tools.tables import show_metrics
+from stepahead_tools.tables import show_metrics, show_sentence
 from stepahead_tools.verdict import verdict
 
 _SHOWN_MAX = 5
@@ -26,7 +26,7 @@ def compare(options: CompareOptions) -> None:
     session = open_session(options, loops)
     records = {loop.name: run(session, loop) for loop in session.loops}
     metrics = {name: figures(session, record) for name, record in records.items()}
-    show_metrics(session.screen, metrics)
+    show_metrics(session.console, metrics)
     write_result(session, metrics)
     found = list(disagreements(session.scene, records))
     if found:
@@ -34,8 +34,9 @@ def compare(options: CompareOptions) -> None:
         raise Disagreement(f"the loops disagree: {'; '.join(found[:_SHOWN_MAX])}{more}")
     reference, *others = metrics.items()
     for other in others:
-        session.screen.paragraph(verdict(reference, other))
-    session.screen.paragraph(
+        show_sentence(session.console, verdict(reference, other))
+    show_sentence(
+        session.console,
         "Every request completed in more than one loop got the same tokens; no KV block leaked.",
         "dim",
     )

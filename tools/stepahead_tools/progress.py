@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 PATIENCE_S: Final = 1.0
 
@@ -29,7 +28,8 @@ class ProgressBar:
         self._label: Final = label
         self._total: Final = total
         self._unit: Final = unit
-        self._console: Final = console
+        self._console: Final = console or Console(file=sys.stderr)
+        self._seen: Final = self._console.is_terminal
         self._begun: Final = time.monotonic()
         self._bar: Progress | None = None
         self._task: Final[list[int]] = []
@@ -46,33 +46,17 @@ class ProgressBar:
     def __call__(self, ended: int) -> None:
         """Show that ``ended`` units are done."""
         if self._bar is None:
-            if not self._on_terminal or time.monotonic() - self._begun < PATIENCE_S:
+            if not self._seen or time.monotonic() - self._begun < PATIENCE_S:
                 return
-            self._bar = self._drawn()
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn(self._unit),
+                TimeElapsedColumn(),
+                console=self._console,
+                transient=True,
+            )
             self._bar.start()
             self._task.append(self._bar.add_task(self._label, total=self._total))
         self._bar.update(self._task[0], completed=ended)  # type: ignore[arg-type]
-
-    @property
-    def _on_terminal(self) -> bool:
-        return sys.stderr.isatty() if self._console is None else self._console.is_terminal
-
-    def _drawn(self) -> Progress:
-        from rich.console import Console  # noqa: PLC0415 # for those who wait only
-        from rich.progress import (  # noqa: PLC0415
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-
-        return Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(self._unit),
-            TimeElapsedColumn(),
-            console=self._console or Console(file=sys.stderr),
-            transient=True,
-        )

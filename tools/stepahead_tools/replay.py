@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from stepahead_specs.counting import counted
@@ -10,7 +11,6 @@ from stepahead_tools.agreement import disagreements
 from stepahead_tools.engines import replayed_loop
 from stepahead_tools.errors import Disagreement, Incomplete, OptionError
 from stepahead_tools.options import ReplayOptions
-from stepahead_tools.screen import Screen
 from stepahead_tools.session import figures, open_session, print_configuration, run, write_result
 from stepahead_tools.settings import DEMO
 from stepahead_tools.tables import show_metrics
@@ -37,7 +37,7 @@ def replay(options: ReplayOptions) -> None:
     session = open_session(options, (loop,))
     record = run(session, loop)
     metrics = {loop.name: figures(session, record)}
-    show_metrics(session.screen, metrics)
+    show_metrics(session.console, metrics)
     write_result(session, metrics)
     found = list(disagreements(session.scene, {loop.name: record}))
     if found:
@@ -73,10 +73,9 @@ def _replay_journal(options: ReplayOptions) -> None:
             f"Journals of schema {replayed.schema} have no end mark, so nothing tells whether "
             "there were more."
         )
-    screen = Screen()
-    screen.line(" ".join(said))
-    screen.line(f"chained digest  {replayed.digest}")
-    screen.line(f"kernel's state  {replayed.state}")
+    sys.stdout.write(
+        f"{' '.join(said)}\nchained digest  {replayed.digest}\nkernel's state  {replayed.state}\n"
+    )
     if replayed.incomplete:
         raise Incomplete(
             f"{path.name} is incomplete: it holds {counted(replayed.lines, 'event')} and no end "

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rich.console import Console
+
 from stepahead import Kernel
 from stepahead_models.product import to_toml
 from stepahead_models.profiles import load_profile
@@ -23,7 +25,6 @@ from stepahead_tools.options import RunOptions
 from stepahead_tools.progress import ProgressBar
 from stepahead_tools.results import config, encode, result
 from stepahead_tools.runs import Scene, run_loop, set_up
-from stepahead_tools.screen import Screen
 from stepahead_tools.settings import DEMO, resolve
 from stepahead_tools.tables import show_configuration
 from stepahead_tools.unused import Need, needs_of_a_run, refuse_unused
@@ -49,7 +50,7 @@ class Session:
         engine: the configuration that it runs by.
         loops: how, in order.
         log: for what happens meanwhile.
-        screen: for people; silent when the result goes to standard output.
+        console: for people; silent when the result goes to standard output.
     """
 
     options: RunOptions
@@ -57,7 +58,7 @@ class Session:
     engine: Engine
     loops: Sequence[Loop]
     log: Log
-    screen: Screen
+    console: Console
 
 
 def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
@@ -81,8 +82,8 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
     count = len(trace) if settings.limit is None else min(len(trace), settings.limit)
     with ProgressBar("capacity", count) as progress:
         scene = set_up(trace, settings, profile, progress)
-    screen = Screen(quiet=options.json == STANDARD_OUTPUT)
-    show_configuration(screen, scene, loops)
+    console = Console(quiet=options.json == STANDARD_OUTPUT)
+    show_configuration(console, scene, loops)
     if trace.bad_lines:
         log.warning("bad lines skipped", count=len(trace.bad_lines))
     if settings.npu_queue_limit > 1:
@@ -96,7 +97,9 @@ def open_session(options: RunOptions, loops: Sequence[Loop]) -> Session:
             product_version=engine.version.value,
             **config(scene, loops),
         )
-    return Session(options=options, scene=scene, engine=engine, loops=loops, log=log, screen=screen)
+    return Session(
+        options=options, scene=scene, engine=engine, loops=loops, log=log, console=console
+    )
 
 
 def print_configuration(options: RunOptions, loops: Sequence[Loop]) -> None:

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from stepahead import SelectionTiming
 from stepahead_specs.counting import counted
 from stepahead_tools.distribution import Distribution
 from stepahead_tools.loops import Loop
 from stepahead_tools.metrics import RunMetrics, hit_tokens_by_tier
 from stepahead_tools.runs import Scene
-from stepahead_tools.screen import Cell, Screen
 from stepahead_tools.settings import Settings
 
 _NS_PER_MS = 1_000_000
@@ -140,49 +144,58 @@ def _caches(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def show_configuration(
-    screen: Screen, scene: Scene, loops: Sequence[Loop], arrivals: str | None = None
+    console: Console, scene: Scene, loops: Sequence[Loop], arrivals: str | None = None
 ) -> None:
     """Print the effective configuration, with the arguments of `configuration`."""
     indent = 10
     for label, words in configuration(scene, loops, arrivals):
-        for place, line in enumerate(wrap(words, max(screen.width - indent, 20))):
-            screen.line(f"{'' if place else label:<{indent}}{line}")
+        for place, line in enumerate(wrap(words, max(console.width - indent, 20))):
+            text = f"{'' if place else label:<{indent}}{line}"
+            console.print(text, highlight=False, markup=False)
 
 
-def show_metrics(screen: Screen, metrics: Mapping[str, RunMetrics]) -> None:
+def show_sentence(console: Console, sentence: str, style: str = "") -> None:
+    """Print a sentence in lines that fit; a number keeps its percent sign."""
+    for line in wrap(sentence.replace(" %", "\0%"), console.width):
+        console.print(line.replace("\0", " "), style=style, highlight=False, markup=False)
+
+
+def show_metrics(console: Console, metrics: Mapping[str, RunMetrics]) -> None:
     """Print a column per loop, and behind all but the first the change against the first."""
-    first, *others = metrics
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("metric", no_wrap=True)
+    for place, name in enumerate(metrics):
+        table.add_column(name, justify="right", no_wrap=True)
+        if place:
+            table.add_column("change", justify="right", no_wrap=True)
     runs = list(metrics.values())
-    sections: list[list[list[Cell]]] = [[]]
     if any(run.overloaded for run in runs):
-        words = [Cell("yes" if run.overloaded else "no") for run in runs]
-        changes = (cell for word in words[1:] for cell in (word, Cell("")))
-        sections[0].append([Cell("overloaded"), words[0], *changes])
-    for lines in _sections():
-        for line in lines:
+        words = ["yes" if run.overloaded else "no" for run in runs]
+        table.add_row("overloaded", words[0], *(cell for word in words[1:] for cell in (word, "")))
+    for section in _sections():
+        for line in section:
             figures = [line.figure(run) for run in runs]
             if any(figure is not None for figure in figures):
-                sections[-1].append([Cell(line.label), *_cells(line, figures)])
-        sections.append([])
-    header = ["metric", first, *(word for name in others for word in (name, "change"))]
-    screen.table(header, sections)
+                table.add_row(line.label, *_cells(line, figures))
+        table.add_section()
+    console.print(table)
 
 
-def _cells(line: Line, figures: Sequence[float | None]) -> Iterator[Cell]:
+def _cells(line: Line, figures: Sequence[float | None]) -> Iterator[Text]:
     for place, figure in enumerate(figures):
-        yield Cell("-" if figure is None else f"{figure:,.{line.decimals}f}")
+        yield Text("-" if figure is None else f"{figure:,.{line.decimals}f}")
         if place:
             yield _change(figures[0], figure, line.better)
 
 
-def _change(before: float | None, after: float | None, better: int) -> Cell:
+def _change(before: float | None, after: float | None, better: int) -> Text:
     if before is None or after is None or (not before and after):
-        return Cell("")
+        return Text("")
     change = after / before - 1 if before else 0.0
     if abs(change) < _SMALL_CHANGE:
-        return Cell("=", "dim")
+        return Text("=", "dim")
     text = f"{100 * change:+.1f} %" if change < _HUGE_CHANGE else f"x {1 + change:,.0f}"
-    return Cell(text, "" if not better else "green" if change * better > 0 else "red")
+    return Text(text, "" if not better else "green" if change * better > 0 else "red")
 
 
 def _sections() -> Iterator[list[Line]]:

@@ -202,14 +202,14 @@ class Simulation:
         self._usage: Final = _Usage(kernel.pool)
         host = self._host
         #: Who makes an event of a fact, in the order of `FactClass`.
-        self._reporters: Final[tuple[Callable[[int], Event | None], ...]] = (
+        self._reporters: Final[list[Callable[[int], Event | None]]] = [
             self._cancelled,
             self._transferred,
             self._prepared,
             self._executed,
             self._arrived,
             self._woke,
-        )
+        ]
         #: Who carries a command out.
         self._carriers: Final[dict[type[Command], Callable[[Any], None]]] = {
             PrepareBatch: host.build,
@@ -265,6 +265,9 @@ class Simulation:
                 f"nothing is left to happen at {self.now} ns, but {left} requests have not ended; "
                 "the kernel answered HostReady without a batch although it has work"
             )
+        # They refer back to this, which would keep the kernel until a collection of garbage.
+        self._reporters.clear()
+        self._carriers.clear()
         pool, counters, time = self.kernel.pool, self.kernel.counters, self._host.time
         return self._recorder.close(
             duration_ns=self._busy_until,

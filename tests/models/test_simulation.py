@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
@@ -90,6 +92,20 @@ def _run(  # noqa: PLR0913 - options of a simulation, by keyword
         keep_tokens=True,
         observers=observers,
     ).run()
+
+
+def test_what_a_run_leaves_behind_keeps_no_kernel() -> None:
+    """The blocks of a large pool would otherwise stay until some collection of garbage."""
+    kernel = Kernel(_config())
+    gone = weakref.ref(kernel)
+    gc.disable()
+    try:
+        record = Simulation(kernel, plain_workload([4]), MACHINE, _model()).run()
+        del kernel
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert record.steps
 
 
 # -- exact times ------------------------------------------------------------------------------

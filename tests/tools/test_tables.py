@@ -1,15 +1,11 @@
-"""What people read: a table with the change per metric, sentences, and log lines."""
+"""What people read: a table with the change per metric, and sentences."""
 
 import io
 import re
-import sys
 from pathlib import Path
 
-import pytest
-import structlog
 from rich.console import Console
 
-from stepahead_tools.logs import start_log
 from stepahead_tools.tables import show_sentence
 from stepahead_tools.testing import run
 
@@ -32,20 +28,3 @@ def test_a_number_and_its_percent_sign_stay_together() -> None:
     target = io.StringIO()
     show_sentence(Console(file=target, width=19), "mean TPOT by -12.1 % at p50")
     assert target.getvalue() == "mean TPOT by\n-12.1 % at p50\n"
-
-
-def test_a_log_line_for_people_is_the_one_of_structlog(capsys: pytest.CaptureFixture[str]) -> None:
-    """But for the time, which passes between the two."""
-    theirs = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0),
-        ],
-    )
-    for log in (theirs, start_log("console")):
-        log.warning("bad lines skipped", count=3, among=7)
-        log.info("Eager scheduler has started", lookahead=0)
-    lines = [re.sub(r"\d", "0", line) for line in capsys.readouterr().err.splitlines()]
-    assert lines[:2] == lines[2:]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from structlog.typing import FilteringBoundLogger
 
 from stepahead import Kernel
 from stepahead_models.product import to_toml
@@ -17,7 +18,7 @@ from stepahead_models.record import RunRecord
 from stepahead_models.traces import demo_trace, read_trace
 from stepahead_tools.engines import Engine, open_engine
 from stepahead_tools.errors import OptionError
-from stepahead_tools.logs import Log, start_log
+from stepahead_tools.logs import start_log
 from stepahead_tools.loops import Loop
 from stepahead_tools.machine_options import LogFormatChoice
 from stepahead_tools.metrics import RunMetrics, measure
@@ -57,7 +58,7 @@ class Session:
     scene: Scene
     engine: Engine
     loops: Sequence[Loop]
-    log: Log
+    log: FilteringBoundLogger
     console: Console
 
 

@@ -8,6 +8,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from enum import Enum
+from io import BytesIO
 from pathlib import Path
 from typing import Final, assert_never
 
@@ -81,9 +82,11 @@ def _zstd_frames(data: bytes) -> Iterator[bytes]:
         data = frame.unused_data
 
 
-def numbered_lines(data: bytes) -> list[tuple[int, bytes]]:
-    """Split into lines that are not blank, each with its number from 1."""
-    return [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+def numbered_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Iterate over the lines that are not blank, each with its number from 1 and its end."""
+    for number, line in enumerate(BytesIO(data), 1):
+        if line.strip():
+            yield number, line
 
 
 def detect_layout(file: str, data: bytes) -> Layout:

@@ -8,7 +8,7 @@ Sources: Mooncake `FAST25-release/traces` (ms, 512 tokens per hash id), Qwen-Bai
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -76,36 +76,34 @@ def read_json_lines(
     unit_ns = NS_PER_S if bailian else NS_PER_MS
     checks = _RowChecks(bad, unit_ns, hash_block_size)
     checks.default_block = BAILIAN_HASH_BLOCK if bailian else MOONCAKE_HASH_BLOCK
-    rows = [
-        row
-        for number, row in _decoded(numbered_lines(data), bad, unit_ns)
-        if checks.accepts(number, row)
-    ]
-    own_columns = checks.named or any(_has_own_columns(row) for row in rows)
+    found = FoundRequests(format_name="stepahead")
+    own_columns = False
+    # Row by row: a long trace as objects would take several times the memory of its columns.
+    for number, row in _decoded(numbered_lines(data), bad, unit_ns):
+        if checks.accepts(number, row):
+            own_columns = own_columns or _has_own_columns(row)
+            _take(found, row, unit_ns)
+    found.request_ids = list(checks.line_of)
+    found.hash_block_size = checks.hash_block_size or checks.default_block
     if bailian:
-        format_name = "bailian"
-    elif own_columns:
-        format_name = "stepahead"
-    else:
-        format_name = "mooncake" if any(row.hash_ids for row in rows) else "servegen"
-    found = FoundRequests(
-        format_name=format_name,
-        times_ns=[to_ns(row.timestamp, unit_ns) for row in rows],
-        input_lengths=[row.input_length for row in rows],
-        output_lengths=[row.output_length for row in rows],
-        request_ids=list(checks.line_of),
-        hash_ids=[row.hash_ids or [] for row in rows],
-        hash_block_size=checks.hash_block_size or checks.default_block,
-    )
-    if own_columns:
-        found.priorities = [row.priority for row in rows]
-        found.max_tokens = [_given(row.max_tokens) for row in rows]
-        found.cancel_after_tokens = [_given(row.cancel_after_tokens) for row in rows]
-        found.cancel_after_ns = [
-            NONE_GIVEN if row.cancel_after_ms is None else to_ns(row.cancel_after_ms, NS_PER_MS)
-            for row in rows
-        ]
+        found.format_name = "bailian"
+    elif not own_columns and not checks.named:
+        found.format_name = "mooncake" if found.hash_ids else "servegen"
     return found
+
+
+def _take(found: FoundRequests, row: JsonRow, unit_ns: int) -> None:
+    found.times_ns.append(to_ns(row.timestamp, unit_ns))
+    found.input_lengths.append(row.input_length)
+    found.output_lengths.append(row.output_length)
+    found.priorities.append(row.priority)
+    found.max_tokens.append(_given(row.max_tokens))
+    found.cancel_after_tokens.append(_given(row.cancel_after_tokens))
+    patience = row.cancel_after_ms
+    found.cancel_after_ns.append(NONE_GIVEN if patience is None else to_ns(patience, NS_PER_MS))
+    ids = row.hash_ids or []
+    found.hash_ids.fromlist(ids)
+    found.hash_counts.append(len(ids))
 
 
 def to_ns(value: float, unit_ns: int) -> int:
@@ -132,7 +130,7 @@ def _has_own_columns(row: JsonRow) -> bool:
 
 
 def _decoded(
-    lines: list[tuple[int, bytes]], bad: BadLines, unit_ns: int
+    lines: Iterable[tuple[int, bytes]], bad: BadLines, unit_ns: int
 ) -> Iterator[tuple[int, JsonRow]]:
     decode = msgspec.json.Decoder(JsonRow).decode
     for number, line in lines:

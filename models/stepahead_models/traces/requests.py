@@ -3,8 +3,10 @@
 Owns the step from lists in line order to a `Trace` in arrival order. Knows no file layout.
 """
 
+from __future__ import annotations
+
+from array import array
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
 from typing import Final
 
 import numpy as np
@@ -22,7 +24,8 @@ TOKENS_EXPECTED: Final = f"a whole number from 1 to {TOKENS_MAX}"
 class FoundRequests:
     """Columns in line order; an empty optional column means that the format has none.
 
-    Times are ns on the file's own clock. ``hash_ids`` has one list per request.
+    Times are ns on the file's own clock. ``hash_ids`` has those of all requests behind each other,
+    ``hash_counts`` how many of them each request has.
     """
 
     format_name: str
@@ -34,7 +37,8 @@ class FoundRequests:
     cancel_after_ns: list[int] = field(default_factory=list[int])
     cancel_after_tokens: list[int] = field(default_factory=list[int])
     priorities: list[int] = field(default_factory=list[int])
-    hash_ids: list[list[int]] = field(default_factory=list[list[int]])
+    hash_ids: array[int] = field(default_factory=lambda: array("q"))
+    hash_counts: list[int] = field(default_factory=list[int])
     hash_block_size: int = 0
 
     def in_order_of_arrival(self, name: str, bad_lines: tuple[BadLine, ...]) -> Trace:
@@ -44,7 +48,7 @@ class FoundRequests:
         order = np.argsort(times, kind="stable")
         places: list[int] = order.tolist()
         ids = self.request_ids or [f"r{index}" for index in range(count)]
-        flat, offsets = self._ragged(places)
+        flat, offsets = self._ragged(order)
 
         def column(values: list[int], default: int) -> NDArray[np.int64]:
             if not values:
@@ -68,10 +72,15 @@ class FoundRequests:
             bad_lines=bad_lines,
         )
 
-    def _ragged(self, places: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _ragged(self, order: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        offsets = np.zeros(len(self.times_ns) + 1, dtype=np.int64)
         if not self.hash_ids:
-            return np.zeros(0, dtype=np.int64), np.zeros(len(self.times_ns) + 1, dtype=np.int64)
-        lists = [self.hash_ids[index] for index in places]
-        offsets = np.fromiter(accumulate(map(len, lists), initial=0), np.int64, len(lists) + 1)
-        flat = np.fromiter(chain.from_iterable(lists), np.int64, int(offsets[-1]))
-        return flat, offsets
+            return offsets[:0], offsets
+        flat = np.frombuffer(self.hash_ids, dtype=np.int64)
+        counts = np.array(self.hash_counts, dtype=np.int64)
+        begins = (counts.cumsum() - counts)[order]
+        counts = counts[order]
+        np.cumsum(counts, out=offsets[1:])
+        if np.all(begins == offsets[:-1]):
+            return flat, offsets
+        return flat[np.arange(len(flat)) + (begins - offsets[:-1]).repeat(counts)], offsets

@@ -70,7 +70,6 @@ def _dispatch(state: State, batch: Batch, *, pruned: bool) -> DispatchBatch:
         batch.drop_dead()
         state.drop_fence(batch.batch_id)
     elif batch.dead:
-        tokens[~live[rows]] = 0
         _count_wasted(state, batch)
     return DispatchBatch(
         batch_id=batch.batch_id, fill_rows=rows, fill_tokens=tokens, live=live, pruned=pruned

@@ -319,6 +319,7 @@ class State:
             return
         self.pool.release(self.columns.held(seat), fence)
         self.columns.blocks[seat] = 0
+        self.columns.last_token[seat] = 0  # what is filled into a row of it that is dead
         self.order = self.order[self.order != seat]
         self.seated[seat] = None
         stay.seat = NO_SEAT

@@ -108,6 +108,12 @@ class Kernel:
         """Return how the steady state goes on for up to ``limit`` turns, or None; see `Repeat`."""
         return repeat(self._state, limit)
 
+    def awaits_host(self) -> bool:
+        """Tell whether `HostReady` would change anything; where not, a host may leave it out."""
+        state = self._state
+        busy = state.filled or state.ledger.open
+        return bool(busy) or may_select(state) or _may_join(state)
+
     def requests(self) -> tuple[RequestView, ...]:
         """Return the live requests, in order of admission."""
         return view_requests(self._state)
@@ -312,9 +318,7 @@ def _selected(state: State) -> list[Command]:
 def _let_join(state: State) -> list[Command]:
     """Select the waiting batch again for a new arrival, if preparing it again is still hidden."""
     timing, outstanding = state.timing, state.outstanding
-    if timing is None or not (state.config.late_joiners and state.joinable):
-        return []
-    if len(outstanding) < 2 or outstanding[-1].state is not BatchState.PREPARED:  # noqa: PLR2004
+    if timing is None or not _may_join(state):
         return []
     running = outstanding[0]
     state.joinable = False
@@ -326,6 +330,14 @@ def _let_join(state: State) -> list[Command]:
     abandoned = outstanding[-1]
     undo(state, abandoned, BatchTrigger.ABANDON)
     return [AbandonBatch(batch_id=abandoned.batch_id), *_selected(state)]
+
+
+def _may_join(state: State) -> bool:
+    """Tell whether somebody arrived who could join a batch that waits behind another one."""
+    if not (state.config.late_joiners and state.joinable):
+        return False
+    outstanding = state.outstanding
+    return len(outstanding) > 1 and outstanding[-1].state is BatchState.PREPARED
 
 
 def _woke(state: State, event: Woke) -> list[Command]:

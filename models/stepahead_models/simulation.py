@@ -93,6 +93,10 @@ class KernelPort(Protocol):
         """Return how the steady state goes on, or None."""
         ...
 
+    def awaits_host(self) -> bool:
+        """Tell whether `HostReady` would change anything now."""
+        ...
+
     def idle(self) -> bool:
         """Tell whether nothing is live or outstanding."""
         ...
@@ -295,7 +299,6 @@ class Simulation:
                 event = HostReady(at=free_at)
             else:
                 return False
-        self._ready_due = not isinstance(event, HostReady)
         commands = self.kernel.step(event)
         self._recorder.events += 1
         usage, pool = self._usage, self._pool
@@ -309,6 +312,7 @@ class Simulation:
         if self._ends:
             self._finish_all()
         self._busy_until = time.host_free_at
+        self._ready_due = not isinstance(event, HostReady) and self.kernel.awaits_host()
         return True
 
     # What a fact is as an event; None when it is none (yet).

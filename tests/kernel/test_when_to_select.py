@@ -99,6 +99,8 @@ class Watched(Bench):
 
     def _step(self, event: Event, ask: Ask | None = None) -> tuple[Command, ...]:
         saved = self.kernel.snapshot()
+        if isinstance(event, HostReady) and not self.kernel.awaits_host():
+            self._changes_nothing(event)
         if isinstance(event, BatchExecuted):
             begun = outstanding(saved)[0].dispatched_at
             ended_at = self.random.choice((-1, event.at, self.random.randint(begun, event.at)))
@@ -123,6 +125,12 @@ class Watched(Bench):
                 ranks = {v.handle: v.rank for v in self.kernel.requests() if v.seat is None}
                 self.joinable |= min(ranks, key=lambda handle: ranks[handle]) == command.handle
         return commands
+
+    def _changes_nothing(self, event: HostReady) -> None:
+        before = self.kernel.digest()
+        assert self.kernel.step(replace(event, at=self.kernel.now)) == ()
+        assert self.kernel.digest() == before
+        self.came["not awaited"] += 1
 
     def _may_select(self, saved: Snapshot) -> bool:
         batches, paused = outstanding(saved), saved.flags[0]
@@ -244,6 +252,7 @@ def watched(seed: int) -> Counter[str]:
 KINDS = {
     "waits",
     "waits still",
+    "not awaited",
     "selects",
     "finds no row",
     "too late to join",

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from stepahead import Kernel, KernelConfig, SelectionTiming
 from stepahead.commands import AdmitRequest, Command, DispatchBatch, FinishReason, FinishRequest
-from stepahead.events import Event, RequestArrived
+from stepahead.events import Event, HostReady, RequestArrived
 from stepahead.stretches import Repeat
+from stepahead.tables import BatchState
 from stepahead_models.closed_form import ClosedForm
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.device import Device
@@ -536,3 +537,28 @@ def test_progress_is_told_now_and_then() -> None:
     assert told
     assert told == sorted(told)
     assert simulation.ended == 60
+
+
+@given(st.integers(0, 10**6), st.integers(0, 2), st.sampled_from(SelectionTiming))
+@settings(max_examples=15)
+def test_the_host_is_reported_ready_whenever_that_changes_something(
+    seed: int, lookahead: int, timing: SelectionTiming
+) -> None:
+    """Where the kernel does not wait for the host, the event that is left out would do nothing."""
+    if timing is not SelectionTiming.EARLY:
+        lookahead = max(lookahead, 1)
+    kernel = Kernel(_config(lookahead=lookahead, timing=timing))
+    left_out = 0
+
+    def ask(event: Event, _commands: tuple[Command, ...]) -> None:
+        nonlocal left_out
+        building = any(batch.state is BatchState.QUEUED for batch in kernel.batches())
+        if building or isinstance(event, HostReady) or kernel.awaits_host():
+            return
+        before = kernel.digest()
+        assert kernel.step(HostReady(at=kernel.now)) == ()
+        assert kernel.digest() == before
+        left_out += 1
+
+    Simulation(kernel, mixed_workload(seed, 4), MACHINE, _model(), observers=[ask]).run()
+    assert left_out

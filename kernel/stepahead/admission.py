@@ -31,14 +31,14 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
             f"request {event.request_id} arrived at {event.arrived_at}, after it was reported at "
             f"{event.at}; report arrived_at <= at"
         )
-    refusal = _refusal(state, event)
+    final = min(event.prompt_length + event.max_tokens, state.config.max_model_len)
+    refusal = _refusal(state, event, final)
     if refusal is not None:
         state.counters.refused += 1
         reason, detail = refusal
         return RefuseRequest(request_id=event.request_id, reason=reason, detail=detail)
     config = state.config
     handle = state.next_handle
-    final = _final_length(state, event)
     by_priority = config.order is WaitingOrder.PRIORITY
     given = event.block_keys if config.prefix_caching else None
     keys = EMPTY if given is None else given.copy()  # the host may write its array again
@@ -72,11 +72,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
     return AdmitRequest(request_id=event.request_id, handle=handle)
 
 
-def _final_length(state: State, event: RequestArrived) -> int:
-    return min(event.prompt_length + event.max_tokens, state.config.max_model_len)
-
-
-def _refusal(state: State, event: RequestArrived) -> tuple[RefusalReason, str] | None:
+def _refusal(state: State, event: RequestArrived, final: int) -> tuple[RefusalReason, str] | None:
     if event.prompt_length < 1:
         return RefusalReason.EMPTY_PROMPT, "the prompt has no token; send at least one"
     if problem := _bad_parameter(state, event):
@@ -86,10 +82,12 @@ def _refusal(state: State, event: RequestArrived) -> tuple[RefusalReason, str] |
     if event.request_id in state.newest:
         detail = f"request id {event.request_id} is live; wait for its end or use another id"
         return RefusalReason.DUPLICATE_ID, detail
-    return _does_not_fit(state, event)
+    return _does_not_fit(state, event, final)
 
 
-def _does_not_fit(state: State, event: RequestArrived) -> tuple[RefusalReason, str] | None:
+def _does_not_fit(
+    state: State, event: RequestArrived, final: int
+) -> tuple[RefusalReason, str] | None:
     config = state.config
     if event.prompt_length >= config.max_model_len:
         detail = (
@@ -97,7 +95,7 @@ def _does_not_fit(state: State, event: RequestArrived) -> tuple[RefusalReason, s
             f"leaves room for {config.max_model_len - 1}; shorten it or raise max_model_len"
         )
         return RefusalReason.PROMPT_TOO_LONG, detail
-    blocks = -(-(_final_length(state, event) - 1) // config.block_size)
+    blocks = -(-(final - 1) // config.block_size)
     if blocks > config.num_blocks:
         detail = (
             f"prompt and output need {blocks} KV blocks, num_blocks={config.num_blocks}; lower "

@@ -128,7 +128,7 @@ def _plan(state: State) -> PrepareBatch | None:
     if complete and len(seats) == shares.able + len(hits):
         # Where tokens are left, who waits may join once the prompt has keyed what they need.
         closed = shares.left < 1 or not len(state.waiting)
-        rows.turns = _turns(state, batch, counts, closed=closed)
+        rows.turns = _turns(state, rows, batch, closed=closed)
         state.steady = rows
     return command
 
@@ -148,28 +148,26 @@ def _running(state: State) -> tuple[_Shares, bool]:
         short = None if _make_room(state, int(state.order[row]), needed) else row
 
 
-def _turns(state: State, batch: Batch, counts: Ints, *, closed: bool) -> int:
+def _turns(state: State, rows: Steady, batch: Batch, *, closed: bool) -> int:
     """Return how many of the next selections come to the same rows as a new batch has.
 
     They do while all rows decode, beside one prompt at most that gets a chunk of the same size each
     time: the largest one, or what the others leave of the budget. With a prompt in the batch, only
     if nobody who waits may join (``closed``).
     """
-    columns, seats = state.columns, batch.seats
-    if bool(batch.hits) if batch.decode else not closed:
+    columns, seats = state.columns, rows.seats
+    if bool(batch.hits) if rows.decode else not closed or len(rows.fill_rows) < len(seats) - 1:
         return 0
     room = columns.final[seats] - batch.ends
-    if not batch.decode:
-        (partial,) = (~batch.samples).nonzero()
-        if len(partial) != 1:
+    if not rows.decode:
+        (partial,) = (~rows.samples).nonzero()
+        longer: list[int] = (rows.counts > ONE).nonzero()[0].tolist()
+        if len(partial) != 1 or any(row != partial[0] for row in longer):
             return 0
-        decoding = (batch.positions >= columns.prompt[seats]) & (counts == ONE)
-        if np.count_nonzero(decoding) < len(seats) - 1:
-            return 0
-        row = int(partial[0])
-        left = int(columns.prompt[seats[row]] - batch.ends[row])
-        room[row] = (left - 1) // int(counts[row]) + 1
-    return max(int(room[room.argmin()]) - 1, 0)
+        row = partial.item(0)
+        left = columns.prompt.item(seats.item(row)) - batch.ends.item(row)
+        room[row] = (left - 1) // rows.counts.item(row) + 1
+    return max(room.item(room.argmin()) - 1, 0)
 
 
 @dataclass(slots=True)
@@ -339,12 +337,13 @@ def _admit(state: State, shares: _Shares) -> tuple[dict[int, Receipt], list[int]
         and shares.left > 0
         and columns.free_seats
     ):
-        keys = stay.keys[: (stay.known - 1) // config.block_size]
+        known = stay.known
+        keys = stay.keys[: (known - 1) // config.block_size]
         cached = pool.match(keys)
         reload = find(state, stay, keys, len(cached)) if state.tiers else None
         if state.tiers and must_wait(state, stay, reload):
             break
-        idle, fresh = pool.idle_among(cached), -(-stay.known // config.block_size) - len(cached)
+        idle, fresh = pool.idle_among(cached), -(-known // config.block_size) - len(cached)
         if spare - idle < fresh:
             break
         loading = EMPTY if reload is None else begin(state, stay, cached, reload)
@@ -355,7 +354,7 @@ def _admit(state: State, shares: _Shares) -> tuple[dict[int, Receipt], list[int]
         prefix = np.concatenate((cached, loading)) if len(loading) else cached
         seat = state.seat(stay, prefix)
         hits[seat] = pool.hit(cached)
-        missing = stay.known - int(columns.scheduled[seat])
+        missing = known - columns.scheduled.item(seat)
         counts.append(min(missing, config.max_tokens_per_row, shares.left))
         shares.left -= counts[-1]
     return hits, counts

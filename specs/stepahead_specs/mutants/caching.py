@@ -80,8 +80,8 @@ def a_whole_prompt_may_be_cached() -> Edits:
     return [
         Edit(
             "_admit",
-            "keys = stay.keys[: (stay.known - 1) // config.block_size]",
-            "keys = stay.keys[: stay.known // config.block_size]",
+            "keys = stay.keys[: (known - 1) // config.block_size]",
+            "keys = stay.keys[: known // config.block_size]",
         )
     ]
 

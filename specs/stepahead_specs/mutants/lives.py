@@ -138,7 +138,7 @@ def the_longest_length_is_not_kept() -> Edits:
     """A request may grow beyond the longest sequence of the model."""
     return [
         Edit(
-            "_final_length",
+            "arrive",
             "min(event.prompt_length + event.max_tokens, state.config.max_model_len)",
             "event.prompt_length + event.max_tokens",
         )
@@ -207,8 +207,8 @@ def a_request_that_fits_exactly_is_refused() -> Edits:
     return [
         Edit(
             "_does_not_fit",
-            "_final_length(state, event) - 1",
-            "_final_length(state, event)",
+            "-(-(final - 1) // config.block_size)",
+            "-(-final // config.block_size)",
         )
     ]
 

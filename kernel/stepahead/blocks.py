@@ -18,7 +18,7 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
-from stepahead.index import UNKNOWN, KeyIndex
+from stepahead.index import KeyIndex
 
 # Where a block that is not queued stands. One that was hit while it waited for its fence keeps its
 # place among those that wait, should it be released before.
@@ -26,7 +26,6 @@ _NOWHERE: Final = -1
 _LISTED: Final = -2
 _HOLE: Final = -1
 _WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
-_LOOK: Final = 64  # keys of a prompt that are looked up first; most of them are new
 NO_KEY: Final = -1
 _ONE: Final = np.array(1)  # a number would be made an array each time
 
@@ -76,12 +75,11 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.references: Ints = np.zeros(num_blocks, dtype=np.int64)
-        self.key: Ints = np.full(num_blocks, NO_KEY, dtype=np.int64)
         self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
         self.uses: Ints = np.zeros(num_blocks, dtype=np.int64)
-        #: Whether any block ever got a key, and whether any use was counted.
-        self._keyed = self._counted = False
-        self.index = KeyIndex()
+        self._counted = False  # whether any use was
+        self.index = KeyIndex(num_blocks)
+        self.key: Ints = self.index.key
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
         self._queue: Ints = np.full(3 * num_blocks + 1, _HOLE, dtype=np.int64)
@@ -121,9 +119,7 @@ class BlockPool:
         self.available -= count
         self.references[blocks] = 1
         forgotten = self.key[blocks]
-        if self._keyed:
-            self.index.drop(forgotten)
-            self.key[blocks] = NO_KEY
+        self.key[blocks] = NO_KEY
         return Receipt(blocks, queued_at, self._layout, forgotten)
 
     def give_back(self, receipt: Receipt) -> None:
@@ -138,7 +134,6 @@ class BlockPool:
             self._return_first(blocks)
         lost = (receipt.forgotten >= 0) & (self.index.find(receipt.forgotten) < 0)
         self.index.put(receipt.forgotten[lost], blocks[lost])
-        self.key[blocks[lost]] = receipt.forgotten[lost]
 
     def release(self, blocks: Ints, fence: int) -> int:
         """Drop one reference of each block; return how many got none left.
@@ -244,16 +239,7 @@ class BlockPool:
 
     def match(self, keys: Ints) -> Ints:
         """Return the blocks that hold the longest known prefix of ``keys``."""
-        if not len(keys):
-            return EMPTY
-        looked = _LOOK
-        blocks = self.index.find(keys[:looked])
-        while blocks[unknown := blocks.argmin()] != UNKNOWN:
-            if len(blocks) == len(keys):
-                return blocks
-            looked *= 4
-            blocks = self.index.find(keys[:looked])
-        return blocks[:unknown]
+        return self.index.prefix(keys)
 
     def idle_among(self, blocks: Ints) -> int:
         """Count those of ``blocks`` that stand in the queue."""
@@ -296,13 +282,7 @@ class BlockPool:
 
     def commit(self, blocks: Ints, keys: Ints) -> None:
         """Give written blocks their content's identity; the newest block with a key keeps it."""
-        if not len(keys):
-            return
-        self._keyed = True
-        before = self.index.put(keys, blocks)
-        if before[before.argmax()] != UNKNOWN:
-            self.key[before[before != UNKNOWN]] = NO_KEY
-        self.key[blocks] = keys
+        self.index.put(keys, blocks)
         if self._counted:
             self.uses[blocks] = 0
 
@@ -320,7 +300,6 @@ class BlockPool:
 
     def forget_all(self) -> None:
         """Drop every key."""
-        self.index.clear()
         self.key[:] = NO_KEY
 
     # -- the queue ----------------------------------------------------------------------------
@@ -402,10 +381,12 @@ class BlockPool:
         self.passed, self._newest_fence = saved.fences
         self.pending = list(saved.pending)
         keyed = np.flatnonzero(self.key >= 0)
-        self._keyed, self._counted = len(keyed) > 0, bool(self.uses.any())
-        self.index = KeyIndex()
+        keys = self.key[keyed]
+        self._counted = bool(self.uses.any())
+        self.index = KeyIndex(self.num_blocks)
+        self.key = self.index.key
         self.index.make_room(saved.key_room - 1)
-        self.index.put(self.key[keyed], keyed)
+        self.index.put(keys, keyed)
 
     def _arrays(self) -> tuple[Ints, ...]:
         return self.references, self.key, self.fence, self.uses, self._queue, self._position

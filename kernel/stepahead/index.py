@@ -1,4 +1,4 @@
-"""From the identity of a content to the block that holds it.
+"""From the identity of a content to the block that holds it, and back.
 
 Keys are numbered from 0 on by whoever names the contents, and a long run sees far more of them than
 there are blocks. So the table behind the index is cut into pages of neighbouring keys, and a page
@@ -11,9 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import Ints, Mask
+from stepahead.arrays import EMPTY, Ints, Mask
 
 UNKNOWN: Final = -1
+_LOOK: Final = 64  # keys of a prompt that are looked up first; most of them are new
 _BITS: Final = 10
 _PAGE: Final = 1 << _BITS
 #: As an array: a number would be made one at every shift.
@@ -21,14 +22,19 @@ _SHIFT: Final = np.array(_BITS)
 
 
 class KeyIndex:
-    """A map from keys to blocks, for whole arrays at once.
+    """A one-to-one map between blocks and keys, for whole arrays at once.
 
-    A key is found at ``cells[key + offset[key >> 10]]``. Page 0 of the cells stays unknown, and
-    every key whose own page does not exist leads there; so does -1, "no key", through the last
-    offset.
+    What counts is ``key``, the key of each block, or -1; shape ``(blocks,)``. To write -1 there is
+    to forget a key. The way back is a table of where each key was put last: ``cells[key +
+    offset[key >> 10]]`` is its block if that one has the key still. Page 0 of the cells stays
+    unknown, and every key whose own page does not exist leads there; so does -1, "no key", through
+    the last offset.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int) -> None:
+        # With an entry more, for cells that are unknown.
+        self._keys: Ints = np.full(blocks + 1, -1, dtype=np.int64)
+        self.key: Ints = self._keys[:-1]
         self._cells: Ints = np.full(2 * _PAGE, UNKNOWN, dtype=np.int64)
         self._offset: Ints = _nowhere(2)
         #: Which page of keys each page of cells belongs to; -1: none.
@@ -56,28 +62,45 @@ class KeyIndex:
 
     def find(self, keys: Ints) -> Ints:
         """Return the block of each key, or `UNKNOWN`; shape as given."""
-        found: Ints = self._cells[keys + self._offset[keys >> _SHIFT]]
-        return found
+        blocks, known = self._look_up(keys)
+        blocks[~known] = UNKNOWN
+        return blocks
 
-    def put(self, keys: Ints, blocks: Ints) -> Ints:
-        """Let each key, all of them distinct, lead to its block; return where they led before."""
+    def prefix(self, keys: Ints) -> Ints:
+        """Return the blocks of the longest known prefix of ``keys``."""
+        if not len(keys):
+            return EMPTY
+        looked = _LOOK
+        while True:
+            blocks, known = self._look_up(keys[:looked])
+            unknown = known.argmin()
+            if not known[unknown]:
+                return blocks[:unknown]
+            if len(blocks) == len(keys):
+                return blocks
+            looked *= 4
+
+    def _look_up(self, keys: Ints) -> tuple[Ints, Mask]:
+        """Return where each key was put last, and whether that block has it still."""
+        blocks: Ints = self._cells[keys + self._offset[keys >> _SHIFT]]
+        return blocks, self._keys[blocks] == keys
+
+    def put(self, keys: Ints, blocks: Ints) -> None:
+        """Let each key, all of them distinct, lead to its block, and to no other."""
+        if not len(keys):
+            return
         pages = keys >> _SHIFT
         places = keys + self._offset[pages]
         opened = [0]
-        while len(places) and places[first := places.argmin()] < _PAGE:
+        while places[first := places.argmin()] < _PAGE:
             opened.append(self._open(int(pages[first]), opened))
             places = keys + self._offset[pages]
-        before: Ints = self._cells[places]
+        before = self._cells[places]
+        if before[before.argmax()] != UNKNOWN:
+            older = before[self._keys[before] == keys]
+            self.key[older] = -1
         self._cells[places] = blocks
-        return before
-
-    def drop(self, keys: Ints) -> None:
-        """Forget keys; those that are not known, and -1, change nothing."""
-        self._cells[keys + self._offset[keys >> _SHIFT]] = UNKNOWN
-
-    def clear(self) -> None:
-        """Forget every key."""
-        self._cells[:] = UNKNOWN
+        self.key[blocks] = keys
 
     def known(self) -> tuple[Ints, Ints]:
         """Return all keys that lead to a block, ascending, and the blocks."""
@@ -85,7 +108,8 @@ class KeyIndex:
         cells = self._cells.reshape(-1, _PAGE)[pages].ravel()
         (places,) = (cells != UNKNOWN).nonzero()
         keys = (self._owner[pages[places >> _BITS]] << _BITS) + (places & (_PAGE - 1))
-        return keys, cells[places]
+        blocks, known = self._look_up(keys)
+        return keys[known], blocks[known]
 
     def _open(self, page: int, kept: list[int]) -> int:
         """Give ``page`` cells, not those at ``kept``; return which."""
@@ -98,9 +122,11 @@ class KeyIndex:
 
     def _recycle(self, kept: list[int]) -> None:
         """Take pages back in which nothing is known; grow unless that gives half of them."""
-        idle: Mask = self._cells.reshape(-1, _PAGE).max(axis=1) == UNKNOWN
+        idle: Mask = self._owner >= 0
         idle[kept] = False
-        idle &= self._owner >= 0
+        pages = self.key[self.key >= 0] >> _SHIFT
+        idle[pages + (self._offset[pages] >> _SHIFT)] = False
+        self._cells.reshape(-1, _PAGE)[idle] = UNKNOWN
         owners = self._owner[idle]
         self._offset[owners] = -owners << _BITS
         self._owner[idle] = -1

@@ -83,7 +83,8 @@ def _key_unknown(pool: BlockPool, name: str) -> str | None:
     keyed = np.flatnonzero(pool.key >= 0)
     if not len(keyed):
         return None
-    pool.index.drop(pool.key[keyed[:1]])
+    cells: Ints = vars(pool.index)["_cells"]
+    cells[cells == keyed[0]] = -1
     return f"{name} to key and key to {name} disagree"
 
 
@@ -91,7 +92,7 @@ def _key_of_another(pool: BlockPool, name: str) -> str | None:
     keyed = np.flatnonzero(pool.key >= 0)
     if not len(keyed):
         return None
-    pool.key[keyed[0]] = -1
+    pool.key[keyed[0]] += 1
     return f"{name} to key and key to {name} disagree"
 
 

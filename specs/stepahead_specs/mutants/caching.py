@@ -56,21 +56,21 @@ def a_request_is_released_before_its_blocks_are_published() -> Edits:
 def a_reused_block_stays_in_the_index() -> Edits:
     """A block that is handed out forgets its key, and the key still leads to it."""
     return [
-        Edit("BlockPool.take", "self.index.drop(forgotten)", "pass"),
+        Edit("KeyIndex._look_up", "self._keys[blocks] == keys", "blocks != UNKNOWN"),
     ]
 
 
 @mutant("M19", "B67", expects=("INV-5", "INV-6"))
 def a_reused_block_keeps_its_key() -> Edits:
     """A block that is handed out leaves the index and keeps its key."""
-    return [Edit("BlockPool.take", "self.key[blocks] = NO_KEY", "pass")]
+    return [Edit("BlockPool.take", "    self.key[blocks] = NO_KEY\n", "")]
 
 
 @mutant("B69", expects=("INV-6",))
 def a_newer_copy_leaves_the_older_its_key() -> Edits:
     """When a second block gets the same content, the first one keeps the key as well."""
     return [
-        Edit("BlockPool.commit", "self.key[before[before != UNKNOWN]] = NO_KEY", "pass"),
+        Edit("KeyIndex.put", "self.key[older] = -1", "pass"),
     ]
 
 
@@ -108,7 +108,12 @@ def an_undone_grant_restores_a_wrong_key() -> Edits:
             "BlockPool.give_back",
             "(receipt.forgotten >= 0) & (self.index.find(receipt.forgotten) < 0)",
             "receipt.forgotten >= 0",
-        )
+        ),
+        Edit(
+            "BlockPool.give_back",
+            "self.index.put(receipt.forgotten[lost], blocks[lost])",
+            "self.key[blocks[lost]] = receipt.forgotten[lost]",
+        ),
     ]
 
 
@@ -129,7 +134,7 @@ def a_cancelled_request_publishes_what_is_in_flight() -> Edits:
 @mutant("B128", expects=("INV-6", "INV-18"))
 def a_reset_forgets_the_index_only() -> Edits:
     """After a reset blocks keep their keys."""
-    return [Edit("BlockPool.forget_all", "    self.key[:] = NO_KEY\n", "")]
+    return [Edit("BlockPool.forget_all", "self.key[:]", "vars(self.index)['_cells'][:]")]
 
 
 @mutant("M39", "B129", expects=("INV-18",))

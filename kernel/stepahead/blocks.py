@@ -20,8 +20,8 @@ from stepahead.arrays import EMPTY, Ints, Mask
 from stepahead.errors import KernelBug
 from stepahead.index import KeyIndex
 
-# Where a block that is not queued stands. One that was hit while it waited for its fence keeps its
-# place among those that wait, should it be released before.
+# Instead of a place in the queue: none; none yet, but one among those that wait for their fence.
+# That one is kept by a block that was hit while it waited, should it be released before.
 _NOWHERE: Final = -1
 _LISTED: Final = -2
 _HOLE: Final = -1
@@ -84,8 +84,8 @@ class BlockPool:
         # appended, an undone grant goes back to the front.
         self._queue: Ints = np.full(3 * num_blocks + 1, _HOLE, dtype=np.int64)
         self._queue[num_blocks : 2 * num_blocks] = np.arange(num_blocks)
-        self._places: Ints = np.arange(3 * num_blocks + 1, dtype=np.int64)
-        #: Of a queued block, its place; of others it says nothing, unless they are `_LISTED`.
+        self._places: Ints = np.arange(3 * num_blocks + 1, dtype=np.int64)  # to take slices of
+        #: The place of each queued block; of others it means something only if it is `_LISTED`.
         self._position: Ints = self._places[num_blocks : 2 * num_blocks].copy()
         self._head = num_blocks
         self._tail = 2 * num_blocks

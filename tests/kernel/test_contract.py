@@ -497,6 +497,21 @@ def test_an_id_may_come_again_while_the_old_one_drains() -> None:
     assert prepare.seats.tolist() != [0]
 
 
+def test_a_dead_row_reads_a_pad_token() -> None:
+    """Its request has ended with the token that it waited for; nobody must see that again."""
+    kernel = running(make(lookahead=1, eos_token_id=9))
+    kernel.step(HostReady(at=0))
+    kernel.step(BatchPrepared(batch_id=2, at=0))
+    dispatch, emit, finish = kernel.step(BatchExecuted(batch_id=1, tokens=tokens(9), at=0))
+    assert isinstance(dispatch, DispatchBatch)
+    assert isinstance(emit, EmitTokens)
+    assert emit.tokens.tolist() == [[9]]
+    assert finish == FinishRequest(
+        request_id="a", handle=1, reason=FinishReason.STOP, output_tokens=1
+    )
+    assert (dispatch.live.tolist(), dispatch.fill_tokens.tolist()) == ([False], [0])
+
+
 def test_a_pause_is_reported_when_nothing_is_outstanding() -> None:
     """The device may still work when nothing is selected any more; that is no pause yet."""
     kernel = running(make())

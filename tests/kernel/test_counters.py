@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 
+import numpy as np
+
 from stepahead import Kernel, KernelConfig
+from stepahead.arrays import Ints
 from stepahead.commands import (
     AdmitRequest,
     Command,
@@ -18,6 +21,7 @@ from stepahead.commands import (
 )
 from stepahead.events import (
     BatchExecuted,
+    BatchPrepared,
     BatchRefused,
     Event,
     HostReady,
@@ -255,3 +259,34 @@ def test_every_counter_counts_what_happened() -> None:
 def test_the_counters_of_the_tiers_count_what_happened() -> None:
     """Transfers in any order with any end."""
     assert counted(wandered(seed, 16) for seed in range(48)) >= TIERS
+
+
+def test_a_pruned_row_is_not_counted_for_who_gets_its_seat() -> None:
+    """A batch is back that no longer has the row; somebody else has been seated there meanwhile."""
+    kernel = Kernel(
+        KernelConfig(num_blocks=16, block_size=2, max_model_len=12, lookahead=1, prune=True)
+    )
+    keys, sampled = np.array([0, 1]), np.array([[5]])
+    seats: list[list[int]] = []
+
+    def asked(name: str, keys: Ints | None = None) -> None:
+        """Let a request arrive and be selected."""
+        arrived = RequestArrived(
+            request_id=name, prompt_length=5, max_tokens=4, at=0, arrived_at=0, block_keys=keys
+        )
+        kernel.step(arrived)
+        (prepare,) = kernel.step(HostReady(at=0))
+        assert isinstance(prepare, PrepareBatch)
+        seats.append(prepare.seats.tolist())
+        kernel.step(BatchPrepared(batch_id=prepare.batch_id, at=0))
+
+    asked("stays")
+    asked("leaves", keys)
+    kernel.step(RequestCancelled(request_id="leaves", at=0))
+    kernel.step(BatchExecuted(batch_id=1, tokens=sampled, at=0))
+    asked("comes", keys)
+    assert seats[1] == seats[2]
+    kernel.step(BatchExecuted(batch_id=2, tokens=sampled, at=0))
+    assert kernel.counters.queried_tokens == 0
+    kernel.step(BatchExecuted(batch_id=3, tokens=sampled.repeat(2, axis=1), at=0))
+    assert kernel.counters.queried_tokens == 5

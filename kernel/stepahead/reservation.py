@@ -12,6 +12,7 @@ import numpy as np
 from stepahead.arrays import EMPTY, ZERO, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
+from stepahead.columns import Columns
 from stepahead.commands import PrepareBatch
 from stepahead.host_cache import take
 from stepahead.requests import Intent
@@ -153,12 +154,7 @@ def _grow(
     if len(blocks) == len(rows) and not hits:
         columns.table[owners, first] = blocks
         return grant, (rows, first, blocks)
-    slots: list[Ints] = []
-    start = 0
-    for seat, slot, count in zip(owners.tolist(), first.tolist(), counts, strict=True):
-        columns.table[seat, slot : slot + count] = blocks[start : start + count]
-        slots.append(columns.slots[slot : slot + count])
-        start += count
+    slots = _spread(columns, owners, first, counts, blocks)
     if not hits:
         return grant, (rows.repeat(needs), np.concatenate(slots), blocks)
     rank = columns.rank
@@ -168,6 +164,31 @@ def _grow(
     table_rows = np.array([*seated.tolist(), *rows.tolist()]).repeat([*found, *counts])
     table_slots = np.concatenate([*(columns.slots[:count] for count in found), *slots])
     return grant, (table_rows, table_slots, np.concatenate([*prefixes, blocks]))
+
+
+def _spread(
+    columns: Columns, owners: Ints, first: Ints, counts: list[int], blocks: Ints
+) -> list[Ints]:
+    """Write the blocks into their owners' tables, from slot ``first`` on; return their slots.
+
+    Neighbours that get one block each are written at once.
+    """
+    slots: list[Ints] = []
+    row = start = 0
+    while row < len(counts):
+        count, after = counts[row], row + 1
+        if count > 1:
+            slot, seat = first.item(row), owners.item(row)
+            slots.append(columns.slots[slot : slot + count])
+            columns.table[seat, slot : slot + count] = blocks[start : start + count]
+        else:
+            while after < len(counts) and counts[after] == 1:
+                after += 1
+            count = after - row
+            slots.append(first[row:after])
+            columns.table[owners[row:after], first[row:after]] = blocks[start : start + count]
+        row, start = after, start + count
+    return slots
 
 
 def _loads_of(state: State, handles: Ints) -> tuple[int, ...]:

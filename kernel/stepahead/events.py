@@ -132,8 +132,9 @@ class BatchExecuted:
 
     ``turn_times`` are the times of the turns that just-in-time selection learns from, where several
     steps come back at once: the first `Repeat.pace` of them, without the last step. Shape
-    ``(turns, 3)``, of each turn in order: when the device finished the step that it begins with,
-    when that would have been reported, and when the host was ready to select (ns). None: no turn.
+    ``(turns, 4)``, of each turn in order: when the device finished the step that it begins with,
+    when that would have been reported, when the host was ready to select, and how long it then
+    prepared the batch (ns). None: no turn.
     """
 
     batch_id: int

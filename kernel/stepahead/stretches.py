@@ -24,9 +24,9 @@ from stepahead.host_cache import untouched
 from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
-from stepahead.timing import Pace
+from stepahead.timing import JustInTime, Pace
 
-_NO_TIMES: Final[Ints] = np.empty((0, 3), dtype=np.int64)
+_NO_TIMES: Final[Ints] = np.empty((0, 4), dtype=np.int64)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +77,9 @@ def horizon(state: State, limit: int) -> int:
     # So many turns take more blocks than there are, whatever the rows; no need to look further.
     most = (available // len(steady.seats) + 2) * state.config.block_size
     turns = min(steady.turns, limit, most)
+    if state.timing is not None and not steady.decode:
+        # Each turn may be of a size that is new, and none of them may be forgotten meanwhile.
+        turns = min(turns, state.timing.spans.room)
     if turns < 1:
         return 0
     block_turns = _growth(state, steady, turns).block_turns
@@ -105,8 +108,8 @@ def _repeats(state: State, steady: Steady) -> bool:
 
 def _is_one(state: State, steady: Steady, batch: Batch) -> bool:
     """Tell whether a batch computes as much of the same rows, and leaves nothing else to do."""
-    if batch.dead or (state.timing is not None and batch.fresh and not steady.decode):
-        return False  # of a prompt every batch is learnt from
+    if batch.dead:
+        return False
     if batch.hits and state.tiers:
         return False  # as it comes back, what was hit is copied to the host
     if batch.seats is steady.seats:
@@ -128,7 +131,7 @@ def repeat(state: State, limit: int) -> Repeat | None:
     growth = _growth(state, steady, turns)
     pace = None
     if timing is not None and timing.learns(batch):
-        pace = Pace.of(timing.excerpt(batch), batch, state.outstanding[1])
+        pace = _pace(state, timing, steady).apart(turns)
     return Repeat(
         steps=turns + 1,
         select_after=0 if timing is None or pace is not None else timing.delay(batch),
@@ -144,6 +147,11 @@ def repeat(state: State, limit: int) -> Repeat | None:
         block_slots=growth.slots,
         blocks=state.pool.peek(len(growth.rows)),
     )
+
+
+def _pace(state: State, timing: JustInTime, steady: Steady) -> Pace:
+    running, behind, *_ = state.outstanding
+    return Pace.of(timing, running, behind, prompt=not steady.decode)
 
 
 def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
@@ -185,31 +193,33 @@ def learn_turns(state: State, event: BatchExecuted) -> None:
     timing = state.timing
     if timing is None:
         return
-    running = state.outstanding[0]
-    due = min(timing.learns(running), len(event.tokens) - 1)
+    running, turns = state.outstanding[0], len(event.tokens) - 1
+    pace = _pace(state, timing, _kept(state)) if timing.learns(running) else None
+    due = 0 if pace is None else min(pace.learns, turns)
     times = _NO_TIMES if event.turn_times is None else event.turn_times
-    if times.shape != (due, 3) or times.dtype != np.int64:
+    if times.shape != (due, 4) or times.dtype != np.int64:
         raise HostContractError(
-            f"batch {event.batch_id} came back after {len(event.tokens)} steps with turn_times of "
-            f"shape {times.shape} and type {times.dtype}, but the kernel learns from {due} of the "
-            f"turns between them; give int64 of shape ({due}, 3), or report the steps one by one"
+            f"batch {event.batch_id} came back after {turns + 1} steps with turn_times of shape "
+            f"{times.shape} and type {times.dtype}, but the kernel learns from {due} of the turns "
+            f"between them; give int64 of shape ({due}, 4), or report the steps one by one"
         )
-    if not due:
+    if pace is None:
         return
     rows, end = times.tolist(), event.at if event.ended_at < 0 else event.ended_at
-    in_order = [running.dispatched_at, *chain.from_iterable(rows), end]
-    if in_order != sorted(in_order):
+    in_order = [running.dispatched_at, *chain.from_iterable(row[:3] for row in rows), end]
+    if in_order != sorted(in_order) or min(took for *_, took in rows) < 0:
         raise HostContractError(
             f"batch {event.batch_id} was dispatched at {running.dispatched_at} and came back with "
             f"turn_times {rows}, its last step ended at {end}; report of each turn when the device "
-            "was done, when the host said so, and when it was ready, in order of time"
+            "was done, when the host said so, and when it was ready, in order of time, and how "
+            "long it then prepared a batch"
         )
-    pace = Pace.of(timing, running, state.outstanding[1])
-    for ended_at, at, ready_at in rows:
+    for ended_at, at, ready_at, took in rows:
         pace.executed(ended_at - running.dispatched_at)
         pace.ready(ready_at - at)
+        pace.built(took)
         running.dispatched_at = at
-    running.fresh = False
+    running.fresh = pace.prompt
 
 
 def leap(state: State, tokens: Ints) -> None:
@@ -265,6 +275,9 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
         batch.positions = begins
         begins = batch.ends = batch.ends + moved
         batch.grant, batch.grant_rows = grant, rows
+        if not steady.decode:
+            count, tokens, kv_tokens = batch.volume
+            batch.volume = count, tokens, kv_tokens + turns * tokens
 
 
 def _kept(state: State) -> Steady:

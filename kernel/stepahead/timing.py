@@ -5,16 +5,17 @@ still runs. `JustInTime` asks to be woken at the predicted end of the running ba
 predicted preparation, minus a margin. It predicts only from times in events, and it learns only
 from few turns: the first of a row set says how long such a batch takes, the first two how well one
 turn predicts the next, and a later one counts only if the preparation was made to wait and came
-late. A stretch comes with the times of the first two (`Pace`), and contains no late one, so
-stretched and single-stepped runs learn the same. While it knows nothing about a batch, or has been
-late too often, it selects early: plain overlap.
+late. Each chunk of a prompt is a row set of its own. A stretch comes with the times of all these
+turns (`Pace`), and contains no late one, so stretched and single-stepped runs learn the same. While
+it knows nothing about a batch, or has been late too often, it selects early: plain overlap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from stepahead.batches import Batch
 
@@ -24,6 +25,9 @@ _MARGIN_START: Final = 30_000
 _MARGIN_MAX: Final = 500_000
 _MARGIN_STEP: Final = 20_000
 _KEYS_MAX: Final = 4096
+_FOREVER: Final = 1 << 30
+#: Rows, tokens and KV tokens of a batch.
+Volume: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -76,13 +80,16 @@ class Durations:
             del self.fine[next(iter(self.fine))]
         self.fine[fine] = Estimate(observed, rough.deviation)
 
-    def excerpt(self, fine: tuple[int, ...], coarse: int) -> Durations:
-        """Return a copy of what `find` and `learn` look at for one key."""
-        known, rough = self.fine.get(fine), self.coarse.get(coarse)
-        return Durations(
-            {} if known is None else {fine: replace(known)},
-            {} if rough is None else {coarse: replace(rough)},
-        )
+    @property
+    def room(self) -> int:
+        """How many more fine keys can be learnt before one is forgotten."""
+        return _KEYS_MAX - len(self.fine)
+
+    def excerpt(self, keys: Iterable[tuple[int, ...]], coarse: int) -> Durations:
+        """Return a copy of what `find` and `learn` look at for these fine keys."""
+        known = {key: replace(self.fine[key]) for key in keys if key in self.fine}
+        rough = self.coarse.get(coarse)
+        return Durations(known, {} if rough is None else {coarse: replace(rough)})
 
     def copy(self) -> Durations:
         """Return an independent copy."""
@@ -96,7 +103,7 @@ class Timed(Protocol):
     """What is looked at of a batch on the device; see `Batch`."""
 
     batch_id: int
-    volume: tuple[int, int, int]
+    volume: Volume
     fresh: bool
     dispatched_at: int
 
@@ -128,15 +135,18 @@ class JustInTime:
         """Return of how many batches something is learnt: of this one, and if so of the next."""
         return 2 if batch.fresh else int(batch.batch_id == self.second)
 
-    def excerpt(self, batch: Timed) -> JustInTime:
-        """Return a copy that learns from ``batch`` and the same rows behind it, and from no other.
+    def excerpt(self, volumes: Sequence[Volume]) -> JustInTime:
+        """Return a copy that learns from batches of these volumes, with the same rows and tokens.
 
-        How long preparations take is not copied: nothing about them is learnt from a batch that
-        comes back.
+        It forgets nothing: that is up to `Durations.room`.
         """
-        size = _size(batch.volume)
-        spans = self.spans.excerpt(size, size[1])
-        return replace(self, spans=spans, jitter=replace(self.jitter))
+        sizes, rows = set(map(_size, volumes)), volumes[0][0]
+        return replace(
+            self,
+            spans=self.spans.excerpt(sizes, _size(volumes[0])[1]),
+            preparations=self.preparations.excerpt([(_rough(rows),)], rows.bit_length()),
+            jitter=replace(self.jitter),
+        )
 
     def delay(self, batch: Timed) -> int:
         """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
@@ -169,8 +179,11 @@ class JustInTime:
     def prepared(self, batch: Batch) -> None:
         """Learn how long the preparation of a new row set took."""
         if batch.fresh:
-            rows, took = batch.volume[0], batch.prepared_at - batch.selected_at
-            self.preparations.learn((_rough(rows),), rows.bit_length(), took)
+            self.built(batch.volume[0], batch.prepared_at - batch.selected_at)
+
+    def built(self, rows: int, took: int) -> None:
+        """Learn how long a new batch of so many rows was prepared, ns."""
+        self.preparations.learn((_rough(rows),), rows.bit_length(), took)
 
     def executed(self, batch: Timed, ended_at: int, *, late: bool) -> None:
         """Learn how long a batch kept the device, and whether its successor was late."""
@@ -208,7 +221,7 @@ class Running:
     """The batch on the device, one after the other of a row set; see `Batch`."""
 
     batch_id: int
-    volume: tuple[int, int, int]
+    volume: Volume
     fresh: bool
     dispatched_at: int
 
@@ -218,23 +231,32 @@ class Pace:
     """When selections are made in the turns of a row set that is being learnt from.
 
     ``timing`` learns. ``prepared_after`` is how long after the dispatch of the running batch the
-    one behind it was prepared, ns.
+    one behind it was prepared, ns. With a ``prompt`` in it, each batch is new, and reads as many
+    more KV tokens as the one before has computed.
     """
 
     timing: JustInTime
     running: Running
     prepared_after: int
+    prompt: bool
 
     @classmethod
-    def of(cls, timing: JustInTime, batch: Batch, behind: Batch) -> Pace:
+    def of(cls, timing: JustInTime, batch: Batch, behind: Batch, *, prompt: bool) -> Pace:
         """Return the pace from ``batch`` on; ``timing`` learns, the batches stay as they are."""
         running = Running(batch.batch_id, batch.volume, batch.fresh, batch.dispatched_at)
-        return cls(timing, running, behind.prepared_at - batch.dispatched_at)
+        return cls(timing, running, behind.prepared_at - batch.dispatched_at, prompt)
+
+    def apart(self, turns: int) -> Pace:
+        """Return one that learns for itself alone, for so many turns at most."""
+        volumes = [self.running.volume]
+        for _ in range(turns if self.prompt else 0):
+            volumes.append(_further(volumes[-1]))
+        return replace(self, timing=self.timing.excerpt(volumes), running=replace(self.running))
 
     @property
     def learns(self) -> int:
-        """How many batches are learnt from, the running one first."""
-        return self.timing.learns(self.running)
+        """How many batches are learnt from, the running one first; at most 2, or without end."""
+        return _FOREVER if self.prompt else self.timing.learns(self.running)
 
     @property
     def dispatched_at(self) -> int:
@@ -251,7 +273,9 @@ class Pace:
         ended_at = running.dispatched_at + span
         self.timing.executed(running, ended_at, late=span < self.prepared_after)
         running.batch_id += 1
-        running.fresh = False
+        running.fresh = self.prompt
+        if self.prompt:
+            running.volume = _further(running.volume)
         self.prepared_after = 0  # what a stretch prepares is not late
 
     def delay(self) -> int:
@@ -263,9 +287,20 @@ class Pace:
         if self.learns and after < self.delay():
             self.timing.waits(self.running)
 
+    def built(self, took: int) -> None:
+        """The batch that was selected is prepared, which took so long, ns."""
+        if self.prompt:
+            self.timing.built(self.running.volume[0], took)
+
+
+def _further(volume: Volume) -> Volume:
+    """Return the volume of the batch that computes as many tokens per row behind this one."""
+    rows, tokens, kv_tokens = volume
+    return rows, tokens, kv_tokens + tokens
+
 
 @lru_cache(maxsize=_KEYS_MAX)
-def _size(volume: tuple[int, int, int]) -> tuple[int, ...]:
+def _size(volume: Volume) -> tuple[int, ...]:
     """Return what spans are kept by: rows, then tokens and KV tokens, each within 1/8."""
     rows, tokens, kv_tokens = volume
     return rows, _rough(tokens), _rough(kv_tokens)

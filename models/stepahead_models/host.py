@@ -277,7 +277,7 @@ class Host:
     def leap(self, repeat: Repeat, until: int | None) -> Leap | None:
         """Walk the turns that nothing disturbs, or return None when there is none."""
         first, time = repeat.batch_id, self.time
-        learnt, ended_at = 0 if repeat.pace is None else repeat.pace.learns, time.npu_end
+        ended_at = time.npu_end
         _, shape = self._outstanding[first]
         steady = Steady(
             batch_id=first,
@@ -302,16 +302,18 @@ class Host:
         return Leap(
             self._executor.leap(repeat, turns, [command for command, _ in behind]),
             walked.outs,
-            _turn_times(ended_at, walked, learnt) if learnt else None,
+            _turn_times(ended_at, walked) if walked.builds else None,
             bounds[-1],
         )
 
 
-def _turn_times(ended_at: int, walked: Walk, count: int) -> Ints:
-    """Return the times of the first ``count`` turns, the first behind a step done at ``ended_at``.
+def _turn_times(ended_at: int, walked: Walk) -> Ints:
+    """Return the times of the turns that are learnt from; the first follows a step's end.
 
-    Shape ``(turns, 3)``: when the NPU was done, when that was reported, when the host was ready.
+    Shape ``(turns, 4)``, as `BatchExecuted` has them.
     """
-    ends = [ended_at, *walked.ends[:count].tolist()]
+    count = min(len(walked.builds), walked.turns)
+    ends = [ended_at, *walked.ends[: count - 1].tolist()]
     begins, outs = walked.begins[:count].tolist(), walked.outs[:count].tolist()
-    return np.array(list(zip(ends, begins, outs, strict=False)), dtype=np.int64)
+    rows = list(zip(ends, begins, outs, walked.builds[:count], strict=True))
+    return np.array(rows, dtype=np.int64)

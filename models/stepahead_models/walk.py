@@ -31,12 +31,14 @@ class Walk:
 
     ``begins`` is when the steps before the turns were reported, ``starts`` and ``ends`` are those
     of the device steps that the turns began, ``outs`` when the tokens of the steps before were out.
+    ``builds`` says how long the host built a batch in each turn that the kernel learns from.
     """
 
     begins: Ints
     starts: Ints
     ends: Ints
     outs: Ints
+    builds: list[int]
 
     @property
     def turns(self) -> int:
@@ -44,7 +46,7 @@ class Walk:
         return len(self.starts)
 
 
-_NOWHERE: Final = Walk(EMPTY, EMPTY, EMPTY, EMPTY)
+_NOWHERE: Final = Walk(EMPTY, EMPTY, EMPTY, EMPTY, [])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,7 +95,7 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
     if steady.select_after and time.late:
         return _NOWHERE
-    delays = steady.select_after, steady.select_after
+    delays, builds = [steady.select_after], list[int]()
     parts: list[Walk] = []
     limit, done = len(steady.new_blocks), 0
     until = _FOREVER if steady.until is None else steady.until
@@ -107,48 +109,51 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
             steady.lookahead,
         )
         if steady.pace is not None:
-            delays = _delays(steady.pace, time.npu_end, costs, delays[1])
-        turns = _ahead(costs, *delays) if ahead else _eager(costs)
+            begun = parts[-1].begins.item(-1) if parts else steady.pace.dispatched_at
+            learnt = _delays(steady.pace, time.npu_end - begun, costs)
+            builds += [_at(costs.build, turn) for turn in range(len(learnt))]
+            delays = learnt or delays[-1:]
+        turns = _ahead(costs, delays) if ahead else _eager(costs)
         parts.append(_advance(time, turns, until))
         _account(time, costs, turns.exposed, parts[-1].turns, ahead=ahead)
         done += steps
         if parts[-1].turns < steps:
             break
     if len(parts) == 1:
+        parts[0].builds = builds
         return parts[0]
     return Walk(
         np.concatenate([part.begins for part in parts]),
         np.concatenate([part.starts for part in parts]),
         np.concatenate([part.ends for part in parts]),
         np.concatenate([part.outs for part in parts]),
+        builds,
     )
 
 
-def _delays(pace: Pace, ended_at: int, costs: TurnCosts, before: int) -> tuple[int, int]:
-    """Return when to select in the first turn and in all others, counted from their begins.
+def _delays(pace: Pace, span: int, costs: TurnCosts) -> list[int]:
+    """Return when to select in the turns that are learnt from, each counted from its begin.
 
     Args:
         pace: what the kernel said.
-        ended_at: when the NPU was done with the step that the first turn begins with.
+        span: of the step that the first turn begins with, from its dispatch on.
         costs: of the turns.
-        before: when to select where nothing is learnt any more.
     """
-    if not pace.learns:
-        return before, before
-    pace.executed(ended_at - pace.dispatched_at)
-    first = pace.delay()
-    if not pace.learns:
-        return first, first
-    fill = _at(costs.fill, 0)
-    pace.ready(fill + _at(costs.publish, 0))
-    pace.executed(fill + costs.step.item(0))
-    return first, pace.delay()
+    delays: list[int] = []
+    for turn in range(min(pace.learns, len(costs.step))):
+        pace.executed(span)
+        delays.append(pace.delay())
+        fill = _at(costs.fill, turn)
+        pace.ready(fill + _at(costs.publish, turn))
+        pace.built(_at(costs.build, turn))
+        span = fill + costs.step.item(turn)
+    return delays
 
 
-def _ahead(costs: TurnCosts, first: int, others: int) -> _Turns:
+def _ahead(costs: TurnCosts, delays: list[int]) -> _Turns:
     """Dispatch the prepared batch, publish, build one more, wait for the NPU, collect.
 
-    The first turn selects at ``first`` at the earliest, the others at ``others``.
+    Each turn selects after its delay at the earliest, those behind the last of them as that one.
     """
     start = costs.fill
     end = costs.step + start
@@ -156,14 +161,14 @@ def _ahead(costs: TurnCosts, first: int, others: int) -> _Turns:
     over: Ints = end
     whole: Mask | None = None
     exposed: Span = 0
-    spare = end - (_later(out, max(first, others)) + costs.build)
+    spare = end - (_later(out, max(delays)) + costs.build)
     if spare.item(spare.argmin()) <= 0:  # somewhere the NPU may not be the last to be done
-        delays = np.full(len(end), others)
-        delays[0] = first
-        selected = np.maximum(out, delays)
+        select_after = np.full(len(end), delays[-1])
+        select_after[: len(delays)] = delays
+        selected = np.maximum(out, select_after)
         over = np.maximum(end, selected + costs.build)
         exposed = over - end
-        whole = (end > selected) & ((exposed == 0) | (delays == 0))
+        whole = (end > selected) & ((exposed == 0) | (select_after == 0))
     length: Ints = np.add(over, costs.collect)
     return _Turns(start, end, out, length, whole, exposed)
 
@@ -194,7 +199,7 @@ def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
     ends = begins + turns.end[:count]
     time.host_free_at = collected.item(count - 1)
     time.npu_start, time.npu_end = starts.item(-1), ends.item(-1)
-    return Walk(begins, starts, ends, begins + _first(turns.out, count))
+    return Walk(begins, starts, ends, begins + _first(turns.out, count), [])
 
 
 def _account(time: Timelines, costs: TurnCosts, exposed: Span, count: int, *, ahead: bool) -> None:

@@ -38,7 +38,7 @@ def single_steps(
     turns, lookahead = len(event.tokens) - 1, newest.batch_id - event.batch_id
     times: list[tuple[int, int, int]] = [(event.ended_at, event.at, event.at)] * turns
     if event.turn_times is not None:
-        times[: len(event.turn_times)] = event.turn_times.tolist()
+        times[: len(event.turn_times)] = event.turn_times[:, :3].tolist()
     for turn, (ended_at, at, ready_at) in enumerate(times):
         ident, tokens = event.batch_id + turn, event.tokens[turn]
         dispatch = DispatchBatch(

@@ -426,27 +426,28 @@ def told(kernel: Kernel, at: int) -> int:
 
 FORM = (
     "batch 2 came back after {steps} steps with turn_times of shape {shape} and type {kind}, but "
-    "the kernel learns from {due} of the turns between them; give int64 of shape ({due}, 3), or "
+    "the kernel learns from {due} of the turns between them; give int64 of shape ({due}, 4), or "
     "report the steps one by one"
 )
 ORDER = (
     "batch 2 was dispatched at 100 and came back with turn_times {rows}, its last step ended at "
     "400; report of each turn when the device was done, when the host said so, and when it was "
-    "ready, in order of time"
+    "ready, in order of time, and how long it then prepared a batch"
 )
-IN_ORDER = np.array([[200, 200, 210], [300, 300, 310]])
+IN_ORDER = np.array([[200, 200, 210, 7], [300, 300, 310, 0]])
 
 
 @pytest.mark.parametrize(
     ("turn_times", "steps", "text"),
     [
-        (None, 3, FORM.format(steps=3, shape="(0, 3)", kind="int64", due=2)),
-        (IN_ORDER, 2, FORM.format(steps=2, shape="(2, 3)", kind="int64", due=1)),
-        (IN_ORDER[:1], 4, FORM.format(steps=4, shape="(1, 3)", kind="int64", due=2)),
-        (IN_ORDER / 1, 3, FORM.format(steps=3, shape="(2, 3)", kind="float64", due=2)),
-        (IN_ORDER[:1] - 101, 2, ORDER.format(rows=[[99, 99, 109]])),
-        (IN_ORDER[::-1], 3, ORDER.format(rows=[[300, 300, 310], [200, 200, 210]])),
-        (IN_ORDER[1:] + 91, 2, ORDER.format(rows=[[391, 391, 401]])),
+        (None, 3, FORM.format(steps=3, shape="(0, 4)", kind="int64", due=2)),
+        (IN_ORDER, 2, FORM.format(steps=2, shape="(2, 4)", kind="int64", due=1)),
+        (IN_ORDER[:1], 4, FORM.format(steps=4, shape="(1, 4)", kind="int64", due=2)),
+        (IN_ORDER / 1, 3, FORM.format(steps=3, shape="(2, 4)", kind="float64", due=2)),
+        (IN_ORDER[:1] - (101, 101, 101, 0), 2, ORDER.format(rows=[[99, 99, 109, 7]])),
+        (IN_ORDER[::-1], 3, ORDER.format(rows=[[300, 300, 310, 0], [200, 200, 210, 7]])),
+        (IN_ORDER[1:] - (0, 0, -91, 0), 2, ORDER.format(rows=[[300, 300, 401, 0]])),
+        (IN_ORDER[1:] - (0, 0, 0, 1), 2, ORDER.format(rows=[[300, 300, 310, -1]])),
     ],
 )
 def test_times_of_turns_that_are_learnt_from_must_be_there_and_in_order(

@@ -17,6 +17,7 @@ from stepahead.config import BatchPreference
 from stepahead.events import BatchExecuted, BatchPrepared, HostReady, Woke
 from stepahead.stretches import Repeat
 from stepahead.tables import BatchState
+from stepahead.timing import Estimate
 from stepahead.views import BatchView
 from stepahead_specs.bench import Bench
 from stepahead_specs.mutants import Edit, applied
@@ -125,7 +126,7 @@ class Steps:
 
     selected: list[PrepareBatch] = field(default_factory=list[PrepareBatch])
     emitted: list[Ints] = field(default_factory=list[Ints])
-    turn_times: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    turn_times: list[list[int]] = field(default_factory=list[list[int]])
     at: int = 0
     ended_at: int = 0
 
@@ -153,22 +154,24 @@ def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints, random: Random) -> St
             break
         begun = steps.at
         ready = steps.at + random.choice((0, 0, 2, max(select_after, 1) - 1, select_after))
+        took = random.choice((0, 3, 20))
         if told.pace is not None and step < learnt:
             told.pace.ready(ready - steps.at)
-            steps.turn_times.append((steps.ended_at, steps.at, ready))
-        steps.selected.append(selected(kernel, ready, steps.at + select_after))
+            told.pace.built(took)
+            steps.turn_times.append([steps.ended_at, steps.at, ready, took])
+        steps.selected.append(selected(kernel, ready, steps.at + select_after, took))
     return steps
 
 
-def selected(kernel: Kernel, ready: int, due: int) -> PrepareBatch:
-    """Select when the host is ready, not before it is due; build at once."""
+def selected(kernel: Kernel, ready: int, due: int, took: int) -> PrepareBatch:
+    """Select when the host is ready, not before it is due; build."""
     (command,) = kernel.step(HostReady(at=ready))
     assert isinstance(command, WakeAt) == (ready < due)
     if isinstance(command, WakeAt):
         assert command.at == due
         (command,) = kernel.step(Woke(wake_id=command.wake_id, at=due))
     assert isinstance(command, PrepareBatch)
-    kernel.step(BatchPrepared(batch_id=command.batch_id, at=kernel.now))
+    kernel.step(BatchPrepared(batch_id=command.batch_id, at=kernel.now + took))
     return command
 
 
@@ -182,7 +185,7 @@ def stretched(bench: Bench, limit: int) -> Counter[int]:
         told = kernel.repeat(limit)
         if told is None:
             continue
-        found[0 if told.pace is None else told.pace.learns] += 1
+        found[0 if told.pace is None else min(told.pace.learns, 3)] += 1
         assert 2 <= told.steps <= limit + 1
         saved = kernel.snapshot()
         (running, *_) = (b for b in kernel.batches() if b.state is BatchState.DISPATCHED)
@@ -254,21 +257,24 @@ def all_stretched(runs: Iterable[Bench]) -> Counter[int]:
 
 
 def test_a_stretch_learns_what_its_steps_teach() -> None:
-    """From no step, from its first one, and from its first two."""
+    """From no step, from its first one, from its first two, and from all chunks of a prompt."""
     found = all_stretched(busy(number, SelectionTiming.JUST_IN_TIME) for number in range(16))
-    assert min(found[learnt] for learnt in range(3)) > 20
+    assert min(found[learnt] for learnt in range(4)) > 10, found
 
 
 @pytest.mark.parametrize(
     ("place", "old", "new"),
     [
-        ("learn_turns", "at in rows:", "at in rows[:1]:"),
+        ("learn_turns", "took in rows:", "took in rows[:1]:"),
         ("learn_turns", "pace.ready(ready_at - at)", "pass"),
         ("learn_turns", "running.dispatched_at = at", "pass"),
-        ("learn_turns", "running.fresh = False", "pass"),
-        ("repeat", "timing.excerpt(batch)", "timing"),
+        ("learn_turns", "running.fresh = pace.prompt", "pass"),
+        ("learn_turns", "pace.built(took)", "pass"),
+        ("repeat", ".apart(turns)", ""),
         ("Pace.executed", "span < self.prepared_after", "False"),
-        ("Pace.executed", "running.fresh = False", "pass"),
+        ("Pace.executed", "running.fresh = self.prompt", "pass"),
+        ("Pace.executed", "_further(running.volume)", "running.volume"),
+        ("_renumber", "kv_tokens + turns * tokens", "kv_tokens"),
         ("Pace.executed", "self.prepared_after = 0", "pass"),
         ("Pace.ready", "after < self.delay()", "after <= self.delay()"),
     ],
@@ -277,9 +283,12 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         "nobody waited",
         "both ran from the first dispatch",
         "new for good",
+        "prepared in no time",
         "asking teaches",
         "never late",
         "each is new",
+        "no further on",
+        "as large as before",
         "late for good",
         "waited for nothing",
     ],
@@ -288,3 +297,25 @@ def test_a_stretch_that_learns_something_else_is_noticed(place: str, old: str, n
     """Each part of what it learns shows in a comparison with its steps."""
     with applied([Edit(place, old, new)]), pytest.raises((AssertionError, HostContractError)):
         test_a_stretch_learns_what_its_steps_teach()
+
+
+def test_a_prompt_goes_on_for_as_many_turns_as_sizes_can_be_kept() -> None:
+    """Each chunk is of a size of its own, and what its stretch was told must not be forgotten."""
+    bench, limits = busy(12, SelectionTiming.JUST_IN_TIME), list[int]()
+    kernel = Kernel(bench.config)
+    for event, _ in bench.journal:
+        kernel.step(event)
+        told = kernel.repeat()
+        if told is None or told.pace is None or not told.pace.prompt or told.steps < 4:
+            continue
+        for room in range(3):
+            saved = kernel.snapshot()
+            assert saved.timing is not None
+            fine = saved.timing.spans.fine
+            fine.update({(n,): Estimate(1, 0) for n in range(saved.timing.spans.room - room)})
+            full = Kernel(bench.config)
+            full.restore(saved)
+            again = full.repeat()
+            limits.append(0 if again is None else again.steps - 1)
+    assert limits
+    assert limits == [0, 1, 2] * (len(limits) // 3)

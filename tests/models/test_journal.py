@@ -309,7 +309,9 @@ EVENTS = (
     RequestArrived(request_id="a", prompt_length=1, max_tokens=1, at=0, arrived_at=0),
     RequestCancelled(request_id="a", at=1, handle=None, reason=CancelReason.DEADLINE),
     BatchExecuted(batch_id=1, tokens=np.zeros((2, 0), dtype=np.int64), at=2),
-    BatchExecuted(batch_id=1, tokens=np.array([[4], [4]]), at=9, turn_times=np.array([[5, 6, 7]])),
+    BatchExecuted(
+        batch_id=1, tokens=np.array([[4], [4]]), at=9, turn_times=np.array([[5, 6, 7, 1]])
+    ),
     BatchFailed(batch_id=1, scope=FailureScope.DEVICE, at=2),
 )
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepahead import Kernel, KernelConfig, SelectionTiming
 from stepahead.commands import Command
 from stepahead.events import BatchExecuted, Event
+from stepahead_models import walk
+from stepahead_models.closed_form import ClosedForm
 from stepahead_models.device import Device
 from stepahead_models.examples import (
     ROUND_CPU,
@@ -48,18 +51,20 @@ def run(  # noqa: PLR0913 # a machine and a loop, by keyword
     late_joiners: bool = False,
     prune: bool = False,
     stretches: bool = True,
+    budget: int = 64,
     known: dict[int, str] | None = None,
 ) -> tuple[RunRecord, Kernel]:
     """Run a workload; return the record and the kernel at its end.
 
+    With a small token budget prompts take many steps; unchecked runs take them in stretches.
     ``known`` gets the kernel's digest after each device step, by the number of its batch.
     """
     kernel = Kernel(
         KernelConfig(
             num_blocks=4000,
             block_size=4,
-            max_concurrency=16,
-            max_num_batched_tokens=64,
+            max_concurrency=min(16, budget),
+            max_num_batched_tokens=budget,
             max_model_len=512,
             lookahead=lookahead,
             timing=timing,
@@ -68,7 +73,8 @@ def run(  # noqa: PLR0913 # a machine and a loop, by keyword
             eos_token_id=EOS,
         )
     )
-    model = HistoryHash(vocab_size=VOCABULARY, eos_token_id=EOS)
+    kind = ClosedForm if budget < 64 else HistoryHash
+    model = kind(vocab_size=VOCABULARY, eos_token_id=EOS)
 
     def observe(event: Event, _: tuple[Command, ...]) -> None:
         if known is not None and isinstance(event, BatchExecuted):
@@ -143,6 +149,7 @@ def test_stretches_learn_what_single_steps_learn_whatever_the_noise(
             lookahead=lookahead,
             late_joiners=seed % 2 == 0,
             prune=seed % 4 < 2,
+            budget=(64, 18)[seed % 5 < 2],
             stretches=known is leapt_at,
             known=known,
         )
@@ -152,6 +159,22 @@ def test_stretches_learn_what_single_steps_learn_whatever_the_noise(
     assert leapt.journal_digest == single.journal_digest
     assert leapt.step_starts_ns.tolist() == single.step_starts_ns.tolist()
     assert leapt.exposed_ns == single.exposed_ns
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_long_prompts_teach_what_their_single_steps_do(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk is learnt from, also behind those that are walked at once."""
+    monkeypatch.setattr(walk, "_FIRST_TURNS", 3)
+    load = plain_workload([300, 30, 200], arrivals_ns=[0, 50_000, 90_000], max_tokens=[10, 60, 2])
+    device = noisy(roofline_device(), (0, 20_000, 200_000)[seed % 3], seed)
+    known: list[dict[int, str]] = [{}, {}]
+    for stretches in (False, True):
+        run(load, device, budget=9, stretches=stretches, known=known[stretches])
+    single, leapt = known
+    assert len(leapt) < len(single) / 2
+    assert leapt.items() <= single.items()
 
 
 @given(st.integers(0, 10**6))

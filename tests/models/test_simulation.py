@@ -362,11 +362,13 @@ def test_stretches_change_nothing_but_the_number_of_events(
     assert leapt.events <= single.events
 
 
+@pytest.mark.parametrize("timing", SelectionTiming)
 @pytest.mark.parametrize("lookahead", [0, 1, 2])
-def test_a_long_prompt_is_a_handful_of_events(lookahead: int) -> None:
+def test_a_long_prompt_is_a_handful_of_events(lookahead: int, timing: SelectionTiming) -> None:
     """A prompt in 30 chunks, alone and beside a request that decodes: one stretch each."""
     load = plain_workload([200, 4, 200], max_tokens=[2, 100, 2], arrivals_ns=[0, 10**10, 10**10])
-    config = _config(lookahead=lookahead, budget=7)
+    timing = timing if lookahead else SelectionTiming.EARLY
+    config = _config(lookahead=lookahead, budget=7, timing=timing)
     record = _run(load, config=config, unchecked=True)
     single = _run(load, config=config, unchecked=True, stretches=False)
     assert _differences(record, single) == []

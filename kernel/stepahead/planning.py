@@ -156,18 +156,25 @@ def _turns(state: State, rows: Steady, batch: Batch, *, closed: bool) -> int:
     if nobody who waits may join (``closed``).
     """
     columns, seats = state.columns, rows.seats
-    if bool(batch.hits) if rows.decode else not closed or len(rows.fill_rows) < len(seats) - 1:
+    prompt = None if rows.decode else _only_prompt(rows)
+    if batch.hits if rows.decode else prompt is None or not closed:
         return 0
     room = columns.final[seats] - batch.ends
-    if not rows.decode:
-        (partial,) = (~rows.samples).nonzero()
-        longer: list[int] = (rows.counts > ONE).nonzero()[0].tolist()
-        if len(partial) != 1 or any(row != partial[0] for row in longer):
-            return 0
-        row = partial.item(0)
-        left = columns.prompt.item(seats.item(row)) - batch.ends.item(row)
-        room[row] = (left - 1) // rows.counts.item(row) + 1
+    if prompt is not None:
+        left = columns.prompt.item(seats.item(prompt)) - batch.ends.item(prompt)
+        room[prompt] = (left - 1) // rows.counts.item(prompt) + 1
     return max(room.item(room.argmin()) - 1, 0)
+
+
+def _only_prompt(rows: Steady) -> int | None:
+    """Return the row that is the middle of a prompt while all others decode; None: not so."""
+    if len(rows.fill_rows) < len(rows.seats) - 1:
+        return None
+    (partial,) = (~rows.samples).nonzero()
+    longer: list[int] = (rows.counts > ONE).nonzero()[0].tolist()
+    if len(partial) != 1 or any(row != partial[0] for row in longer):
+        return None
+    return int(partial[0])
 
 
 @dataclass(slots=True)
@@ -216,7 +223,8 @@ def _divide(state: State, short: int | None) -> _Shares:
     if config.preference is BatchPreference.DECODE_FIRST:
         left -= len(single)
         if left < 0:
-            counts[single[left:]] = left = 0
+            counts[single[left:]] = 0
+            left = 0
     for row, most in wanted.items():
         counts[row] = share = min(most, left)
         left -= share

@@ -70,7 +70,7 @@ def reserve(
         if len(resting):
             state.move(resting, RequestTrigger.SELECT)
     if fresh and state.timing is not None:
-        rows.volume = _volume(rows.counts, ends)
+        rows.volume = _volume(rows, ends)
     batch = Batch(
         batch_id=state.next_batch,
         seats=seats,
@@ -114,8 +114,9 @@ def reserve(
     )
 
 
-def _volume(counts: Ints, ends: Ints) -> tuple[int, int, int]:
-    return len(counts), int(counts.sum()), int(ends.sum())
+def _volume(rows: Steady, ends: Ints) -> tuple[int, int, int]:
+    tokens = len(ends) if rows.decode else int(rows.counts.sum())
+    return len(ends), tokens, int(ends.sum())
 
 
 def blocks_needed(ends: Ints, held: Ints, size: int) -> Ints:

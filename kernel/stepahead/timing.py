@@ -87,9 +87,15 @@ class Durations:
 
     def excerpt(self, keys: Iterable[tuple[int, ...]], coarse: int) -> Durations:
         """Return a copy of what `find` and `learn` look at for these fine keys."""
-        known = {key: replace(self.fine[key]) for key in keys if key in self.fine}
+        found = Durations({}, {})
+        for key in keys:
+            known = self.fine.get(key)
+            if known is not None:
+                found.fine[key] = Estimate(known.mean, known.deviation)
         rough = self.coarse.get(coarse)
-        return Durations(known, {} if rough is None else {coarse: replace(rough)})
+        if rough is not None:
+            found.coarse[coarse] = Estimate(rough.mean, rough.deviation)
+        return found
 
     def copy(self) -> Durations:
         """Return an independent copy."""
@@ -140,12 +146,17 @@ class JustInTime:
 
         It forgets nothing: that is up to `Durations.room`.
         """
-        sizes, rows = set(map(_size, volumes)), volumes[0][0]
-        return replace(
-            self,
-            spans=self.spans.excerpt(sizes, _size(volumes[0])[1]),
-            preparations=self.preparations.excerpt([(_rough(rows),)], rows.bit_length()),
-            jitter=replace(self.jitter),
+        fine, coarse = _crew(volumes[0][0])
+        return JustInTime(
+            self.late_share,
+            self.again,
+            self.margin,
+            self.spans.excerpt(map(_size, volumes), _size(volumes[0])[1]),
+            self.preparations.excerpt((fine,), coarse),
+            Estimate(self.jitter.mean, self.jitter.deviation),
+            self.last,
+            self.second,
+            self.waited,
         )
 
     def delay(self, batch: Timed) -> int:
@@ -161,8 +172,7 @@ class JustInTime:
             return 0
         size = _size(batch.volume)
         span = self.spans.find(size, size[1])
-        rows = batch.volume[0]
-        preparation = self.preparations.find((_rough(rows),), rows.bit_length())
+        preparation = self.preparations.find(*_crew(batch.volume[0]))
         if span is None or preparation is None:
             return 0
         known, observed = self.last
@@ -183,7 +193,7 @@ class JustInTime:
 
     def built(self, rows: int, took: int) -> None:
         """Learn how long a new batch of so many rows was prepared, ns."""
-        self.preparations.learn((_rough(rows),), rows.bit_length(), took)
+        self.preparations.learn(*_crew(rows), took)
 
     def executed(self, batch: Timed, ended_at: int, *, late: bool) -> None:
         """Learn how long a batch kept the device, and whether its successor was late."""
@@ -251,7 +261,9 @@ class Pace:
         volumes = [self.running.volume]
         for _ in range(turns if self.prompt else 0):
             volumes.append(_further(volumes[-1]))
-        return replace(self, timing=self.timing.excerpt(volumes), running=replace(self.running))
+        return Pace(
+            self.timing.excerpt(volumes), replace(self.running), self.prepared_after, self.prompt
+        )
 
     @property
     def learns(self) -> int:
@@ -278,14 +290,15 @@ class Pace:
             running.volume = _further(running.volume)
         self.prepared_after = 0  # what a stretch prepares is not late
 
-    def delay(self) -> int:
-        """Return how long after the dispatch the selection is made, or when the host is ready."""
-        return self.timing.delay(self.running)
+    def ready(self, after: int) -> int:
+        """The host is ready to select, so long after the dispatch; return how long it has to wait.
 
-    def ready(self, after: int) -> None:
-        """The host is ready to select, so long after the dispatch."""
-        if self.learns and after < self.delay():
+        That counts from the dispatch, and is over already if it is shorter than ``after``; ns.
+        """
+        delay = self.timing.delay(self.running)
+        if after < delay:
             self.timing.waits(self.running)
+        return delay
 
     def built(self, took: int) -> None:
         """The batch that was selected is prepared, which took so long, ns."""
@@ -304,6 +317,12 @@ def _size(volume: Volume) -> tuple[int, ...]:
     """Return what spans are kept by: rows, then tokens and KV tokens, each within 1/8."""
     rows, tokens, kv_tokens = volume
     return rows, _rough(tokens), _rough(kv_tokens)
+
+
+@lru_cache(maxsize=_KEYS_MAX)
+def _crew(rows: int) -> tuple[tuple[int, ...], int]:
+    """Return what preparations are kept by: rows within 1/8, and within their octave."""
+    return (_rough(rows),), rows.bit_length()
 
 
 def _rough(number: int) -> int:

@@ -141,10 +141,9 @@ def _delays(pace: Pace, span: int, costs: TurnCosts) -> list[int]:
     """
     delays: list[int] = []
     for turn in range(min(pace.learns, len(costs.step))):
-        pace.executed(span)
-        delays.append(pace.delay())
         fill = _at(costs.fill, turn)
-        pace.ready(fill + _at(costs.publish, turn))
+        pace.executed(span)
+        delays.append(pace.ready(fill + _at(costs.publish, turn)))
         pace.built(_at(costs.build, turn))
         span = fill + costs.step.item(turn)
     return delays

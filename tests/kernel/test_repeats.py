@@ -149,14 +149,14 @@ def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints, random: Random) -> St
         steps.emitted += [c.tokens for c in kernel.step(back) if isinstance(c, EmitTokens)]
         if told.pace is not None and step < learnt:
             told.pace.executed(steps.ended_at - begun)
-            select_after = told.pace.delay()
+            select_after = told.pace.timing.delay(told.pace.running)
         if step == told.steps - 1:
             break
         begun = steps.at
         ready = steps.at + random.choice((0, 0, 2, max(select_after, 1) - 1, select_after))
         took = random.choice((0, 3, 20))
         if told.pace is not None and step < learnt:
-            told.pace.ready(ready - steps.at)
+            assert told.pace.ready(ready - steps.at) == select_after
             told.pace.built(took)
             steps.turn_times.append([steps.ended_at, steps.at, ready, took])
         steps.selected.append(selected(kernel, ready, steps.at + select_after, took))
@@ -276,7 +276,7 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         ("Pace.executed", "_further(running.volume)", "running.volume"),
         ("_renumber", "kv_tokens + turns * tokens", "kv_tokens"),
         ("Pace.executed", "self.prepared_after = 0", "pass"),
-        ("Pace.ready", "after < self.delay()", "after <= self.delay()"),
+        ("Pace.ready", "after < delay", "after <= delay"),
     ],
     ids=[
         "the second turn is forgotten",

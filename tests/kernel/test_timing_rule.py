@@ -195,7 +195,7 @@ def agree(history: list[Turn], late_share: int, *, again: bool, margin: int = 30
         reference.saw(turn, number)
         assert timing.margin == reference.margin
         alone.executed(turn.span_ns)
-        assert alone.delay() == timing.delay(behind)
+        assert alone.ready(0) == timing.delay(behind)
         assert alone.timing.margin == timing.margin
     return timing
 

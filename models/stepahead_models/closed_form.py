@@ -195,7 +195,10 @@ class UncheckedExecutor:
         handles, places = batch.command.handles, batch.places
         if batch.rows is not None:
             handles, places = handles[batch.rows], places[batch.rows]
-        return self._sample(handles, places, steps, ends=batch.left < steps)
+        tokens = self._model.sample_steps(self._words[handles], places, steps)
+        if batch.left < steps:
+            self._end(tokens, handles, places)
+        return tokens
 
     def _verify(self, batch: _Batch, drafts: Ints, acceptance: Acceptance) -> Samples:
         """Return what rows with drafts sample: a draft that is right changes nothing behind it."""
@@ -205,18 +208,15 @@ class UncheckedExecutor:
         requests = self._requests[handles]
         accepted = acceptance.accepted(requests, firsts - self._prompts[requests], drafts)
         steps = 1 + int(drafts.max(initial=0))
-        return Samples(self._sample(handles, firsts, steps, ends=True), accepted)
-
-    def _sample(self, handles: Ints, firsts: Ints, steps: int, *, ends: bool) -> Ints:
-        """Return the tokens of each request from its first place on, shape ``(steps, rows)``.
-
-        ``ends`` tells whether the EOS token of one may be among them.
-        """
         tokens = self._model.sample_steps(self._words[handles], firsts, steps)
+        self._end(tokens, handles, firsts)
+        return Samples(tokens, accepted)
+
+    def _end(self, tokens: Ints, handles: Ints, firsts: Ints) -> None:
+        """Put the EOS token where it comes among the tokens of each request from a place on."""
         eos = self._model.eos_token_id
-        if ends and eos is not None:
+        if eos is not None:
             left = self._eos_places[handles] - firsts
             # Without a sign, a place that lies behind is far ahead.
-            ending = (left.view(np.uint64) < steps).nonzero()[0]
+            ending = (left.view(np.uint64) < len(tokens)).nonzero()[0]
             tokens[left[ending], ending] = eos
-        return tokens

@@ -337,19 +337,20 @@ class Simulation:
             if self._facts.any_by(done):
                 self._facts.add(done, FactClass.EXECUTED, batch_id)
                 return None
-        time, accepted = self._host.time, None
+        time, accepted, turn_times = self._host.time, None, None
+        self._earlier = EMPTY
         leap = self._leap(batch_id) if self._stretches else None
         if leap is None:
             tokens, accepted = self._host.execute(batch_id)
-            leap = Leap(tokens, EMPTY, None, 0)
-        self._earlier = leap.outs
+        else:
+            tokens, self._earlier, turn_times = leap.tokens, leap.outs, leap.turn_times
         return BatchExecuted(
             batch_id=batch_id,
-            tokens=leap.tokens,
+            tokens=tokens,
             at=time.host_free_at,
             ended_at=time.npu_end,
             accepted=accepted,
-            turn_times=leap.turn_times,
+            turn_times=turn_times,
         )
 
     def _leap(self, batch_id: int) -> Leap | None:

@@ -27,8 +27,11 @@ class Timelines:
         start = self.host_free_at
         end = self.host_free_at = start + duration_ns
         self.cpu_busy_ns += duration_ns
-        if start < self.npu_end:  # a device step begins when the host is free, so before the work
-            self.cpu_hidden_ns += min(end, self.npu_end) - start
+        # A device step begins when the host is free, so before the work.
+        if end <= self.npu_end:
+            self.cpu_hidden_ns += duration_ns
+        elif start < self.npu_end:
+            self.cpu_hidden_ns += self.npu_end - start
         return end
 
     def prepare(self, duration_ns: int, live_since: int) -> int:

@@ -7,7 +7,8 @@ without it. Every 1,024th event also has a digest of the kernel's whole state. A
 its line feed is written, so a journal that was cut at any byte is good up to its last whole line.
 
 The last line says how many events there were. It is written when the run has come to its end, so a
-journal without it is one of a run that broke, or was cut. Journals of schema 1 have no such line.
+journal without it is one of a run that broke, or was cut. Journals of schema 1 have no such line,
+and their events no ``turn_times``.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from stepahead_models.errors import JournalError, TraceMismatch
 SCHEMA: Final = 2
 #: The first schema whose journals end with a mark.
 _END_MARKED: Final = 2
+#: The first schema whose stretches say when each turn was that the kernel learns from.
+_TIMED: Final = 2
 _READ: Final = (1, SCHEMA)
 STATE_EVERY: Final = 1024
 _DIGEST_CHARS: Final = 32
@@ -184,8 +187,10 @@ def replay_journal(path: Path) -> Replay:
             digest = _check_end(name, number, line, digest, events)
             ended = True
         else:
-            digest = _replay_line(name, number, line, digest, kernel)
+            _replay_line(name, number, _completed(line, schema), kernel)
             events += 1
+            state = kernel.digest() if events % STATE_EVERY == 0 else None
+            digest = _check(name, number, line, digest, state)
     return Replay(
         schema=schema,
         lines=events,
@@ -207,7 +212,15 @@ def _check_end(name: str, number: int, line: dict[str, Json], digest: str, event
     return _check(name, number, line, digest, None)
 
 
-def _replay_line(name: str, number: int, line: dict[str, Json], digest: str, kernel: Kernel) -> str:
+def _completed(line: dict[str, Json], schema: int) -> dict[str, Json]:
+    """Return a line with what events have that its schema did not know."""
+    event = line.get("event")
+    if schema < _TIMED and isinstance(event, dict) and event.get("type") == BatchExecuted.__name__:
+        return {**line, "event": {"turn_times": None, **event}}
+    return line
+
+
+def _replay_line(name: str, number: int, line: dict[str, Json], kernel: Kernel) -> None:
     try:
         event = decode_event(line.get("event"))
         commands = kernel.step(event)
@@ -221,8 +234,6 @@ def _replay_line(name: str, number: int, line: dict[str, Json], digest: str, ker
             raise TraceMismatch(
                 journal=name, line=number, recorded=_show(line.get(key)), replayed=_show(body[key])
             )
-    state = kernel.digest() if (number - 1) % STATE_EVERY == 0 else None
-    return _check(name, number, line, digest, state)
 
 
 def _check(name: str, number: int, line: dict[str, Json], before: str, state: str | None) -> str:

@@ -172,7 +172,7 @@ def test_nothing_stands_behind_the_end(tmp_path: Path, more: bytes) -> None:
 
 
 def test_a_journal_of_the_first_schema_says_nothing_of_its_end(tmp_path: Path) -> None:
-    """It replays as before; whether there were more events is not known."""
+    """It replays as before, without what events have since; nor is known if there were more."""
     path = tmp_path / "run.jsonl"
     journal, state = _write(path, count=1)
     digest, old = "0" * 32, b""
@@ -181,6 +181,8 @@ def test_a_journal_of_the_first_schema_says_nothing_of_its_end(tmp_path: Path) -
         del line["digest"]
         if number == 0:
             line["journal"] = 1
+        else:
+            line["event"].pop("turn_times", None)
         digest = hashlib.sha256(digest.encode() + canonical(line)).hexdigest()[:32]
         old += canonical(line | {"digest": digest}) + b"\n"
     path.write_bytes(old)

@@ -10,13 +10,14 @@ on token values, so every figure but the tokens themselves is that of a checked 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepahead.arrays import Ints, Mask
 from stepahead.commands import DispatchBatch, PrepareBatch
+from stepahead.config import KernelConfig
 from stepahead.stretches import Repeat
 from stepahead_models.speculation import Acceptance, Samples
 from stepahead_models.tokens import Words, mix64
@@ -29,6 +30,8 @@ _MASK: Final = (1 << 64) - 1
 _HALF: Final = np.array(32, dtype=np.uint64)
 #: The place of an EOS token that never comes.
 _FAR: Final = 1 << 62
+#: Of so many requests the outputs are worked out at once.
+_WORKED_OUT_TOGETHER: Final = 256
 
 
 class ClosedForm:
@@ -98,64 +101,81 @@ def _words_ahead(steps: int) -> Words:
     return (np.arange(steps, dtype=np.uint64) * _PLACE_FACTOR)[:, None]
 
 
-@dataclass(slots=True)
-class _Batch:
-    """A prepared batch.
-
-    ``places`` are those of the tokens that its rows sample, ``rows`` the ones that return it (None:
-    all). ``left`` is after how many more steps the first row samples EOS.
-    """
-
-    command: PrepareBatch
-    places: Ints
-    rows: Mask | None
-    left: int
-
-
 class UncheckedExecutor:
     """Answers what `Executor` answers, without KV memory, inputs and sanitizer.
+
+    A token needs nothing but its place, so all outputs of the run are worked out beforehand.
 
     Args:
         model: the token model.
         workload: the requests.
+        config: the kernel's.
         acceptance: how often drafts are right; needed where the kernel speculates.
     """
 
     def __init__(
-        self, model: ClosedForm, workload: Workload, acceptance: Acceptance | None = None
+        self,
+        model: ClosedForm,
+        workload: Workload,
+        config: KernelConfig,
+        acceptance: Acceptance | None = None,
     ) -> None:
         self._model: Final = model
         self._acceptance: Final = acceptance
-        self._request_words: Final = model.words(np.arange(len(workload), dtype=np.int64))
-        eos_at = workload.eos_at
-        self._request_eos: Final = np.where(eos_at > 0, workload.prompts.lengths + eos_at - 1, _FAR)
-        self._prompts: Final = workload.prompts.lengths
-        #: By handle, of which there are at most as many as requests: its request, the word of that,
-        #: and the place of the EOS token in the sequence.
+        prompts = workload.prompts.lengths
+        self._prompts: Final = prompts
+        self._request_words: Final = model.words(np.arange(len(workload)))
+        ends = workload.eos_at > 0
+        self._request_eos: Final = np.where(ends, prompts + workload.eos_at - 1, _FAR)
+        counts = np.minimum(workload.max_tokens, config.max_model_len - prompts)
+        if model.eos_token_id is not None:
+            # Behind its EOS token a request has at most the rows that were prepared by then.
+            counts = np.where(ends, np.minimum(counts, workload.eos_at + config.lookahead), counts)
+        counts = np.maximum(counts, 0)
+        self._request_cells: Final = counts.cumsum() - counts - prompts
+        self._tokens: Final = self._outputs(counts)
+        #: By handle, of which there are at most as many as requests: its request, the place of the
+        #: EOS token in the sequence, and what leads from a place to its cell among the tokens.
         self._requests: Final = np.zeros(len(workload) + 1, dtype=np.int64)
-        self._words: Final = np.zeros(len(workload) + 1, dtype=np.uint64)
         self._eos_places: Final = np.zeros(len(workload) + 1, dtype=np.int64)
-        self._batches: Final[dict[int, _Batch]] = {}
+        self._cells: Final = np.zeros(len(workload) + 1, dtype=np.int64)
+        self._batches: Final[dict[int, PrepareBatch]] = {}
+        #: Rows of the dispatched batch that the device does not leave out; None: all.
+        self._kept: Mask | None = None
+        #: Cells further on, shape ``(steps, 1)``; grows with need.
+        self._ahead = np.arange(64)[:, None]
+
+    def _outputs(self, counts: Ints) -> NDArray[np.int32]:
+        """Return so many tokens of each request, those of one behind those of another."""
+        model, eos = self._model, self._model.eos_token_id
+        ends = counts.cumsum()
+        # From here on a request's tokens are known by their cells instead of their places.
+        words = self._request_words - self._request_cells.view(np.uint64) * _PLACE_FACTOR
+        tokens = np.empty(int(counts.sum()), dtype=np.int32)
+        end = 0
+        for first in range(0, len(counts), _WORKED_OUT_TOGETHER):
+            some = slice(first, first + _WORKED_OUT_TOGETHER)
+            begin, end = end, int(ends[some][-1])
+            tokens[begin:end] = model.sample(
+                words[some].repeat(counts[some]), np.arange(begin, end)
+            )
+        if eos is not None:
+            ending = self._request_eos + self._request_cells
+            tokens[ending[ending < ends]] = eos
+        return tokens
 
     def admit(self, handle: int, request: int) -> None:
         """The kernel calls request number ``request`` by this handle from now on."""
         self._requests[handle] = request
-        self._words[handle] = self._request_words[request]
         self._eos_places[handle] = self._request_eos[request]
+        self._cells[handle] = self._request_cells[request]
 
     def end(self, handle: int) -> None:
         """The request has ended for its client."""
 
     def prepare(self, command: PrepareBatch) -> None:
         """Remember the batch."""
-        places = command.positions + command.token_counts
-        left = self._eos_places[command.handles] - places
-        self._batches[command.batch_id] = _Batch(
-            command,
-            places,
-            command.samples if 0 in command.samples.tobytes() else None,
-            left.item(left.argmin()) if command.drafts is None else 0,
-        )
+        self._batches[command.batch_id] = command
 
     def withdraw(self, batch_id: int) -> None:
         """The batch was refused or abandoned; it never runs."""
@@ -163,23 +183,24 @@ class UncheckedExecutor:
 
     def dispatch(self, command: DispatchBatch) -> None:
         """Remember which rows the device leaves out; fills have no influence."""
-        if command.pruned:
-            batch = self._batches[command.batch_id]
-            batch.rows = batch.command.samples & command.live
+        self._kept = command.live if command.pruned else None
 
     def execute(self, batch_id: int) -> Samples:
         """Return what a dispatched batch samples."""
         batch = self._batches.pop(batch_id)
-        drafts = batch.command.drafts
-        if drafts is not None and self._acceptance is not None:
-            return self._verify(batch, drafts, self._acceptance)
+        if batch.drafts is not None and self._acceptance is not None:
+            return self._verify(batch, batch.drafts, self._acceptance)
         return Samples(self._run(batch, 1))
 
     # -- stretches ----------------------------------------------------------------------------
 
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS; 0 with drafts."""
-        return self._batches[batch_id].left
+        batch = self._batches[batch_id]
+        if batch.drafts is not None:
+            return 0
+        left = self._eos_places[batch.handles] - batch.positions - batch.token_counts
+        return left.item(left.argmin())
 
     def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
         """Run the dispatched batch and ``turns`` more of the same rows; see `Executor.leap`."""
@@ -190,25 +211,33 @@ class UncheckedExecutor:
             self.prepare(later)
         return self._run(batch, turns + 1)
 
-    def _run(self, batch: _Batch, steps: int) -> Ints:
+    def _run(self, batch: PrepareBatch, steps: int) -> Ints:
         """Return what a batch samples in ``steps`` steps of the same rows."""
-        handles, places = batch.command.handles, batch.places
-        if batch.rows is not None:
-            handles, places = handles[batch.rows], places[batch.rows]
-        tokens = self._model.sample_steps(self._words[handles], places, steps)
-        if batch.left < steps:
-            self._end(tokens, handles, places)
+        cells = self._cells[batch.handles] + batch.positions + batch.token_counts
+        sampling = self._sampling(batch)
+        if sampling is not None:
+            cells = cells[sampling]
+        if steps > len(self._ahead):
+            self._ahead = np.arange(2 * steps)[:, None]
+        tokens: Ints = self._tokens[cells + self._ahead[:steps]].astype(np.int64)
         return tokens
 
-    def _verify(self, batch: _Batch, drafts: Ints, acceptance: Acceptance) -> Samples:
+    def _sampling(self, batch: PrepareBatch) -> Mask | None:
+        """Tell which rows return a token; None: all do."""
+        if self._kept is not None:
+            return batch.samples & self._kept
+        return batch.samples if 0 in batch.samples.tobytes() else None
+
+    def _verify(self, batch: PrepareBatch, drafts: Ints, acceptance: Acceptance) -> Samples:
         """Return what rows with drafts sample: a draft that is right changes nothing behind it."""
-        handles, firsts = batch.command.handles, batch.places - drafts
-        if batch.rows is not None:
-            handles, firsts, drafts = handles[batch.rows], firsts[batch.rows], drafts[batch.rows]
+        handles, firsts = batch.handles, batch.positions + batch.token_counts - drafts
+        sampling = self._sampling(batch)
+        if sampling is not None:
+            handles, firsts, drafts = handles[sampling], firsts[sampling], drafts[sampling]
         requests = self._requests[handles]
         accepted = acceptance.accepted(requests, firsts - self._prompts[requests], drafts)
         steps = 1 + int(drafts.max(initial=0))
-        tokens = self._model.sample_steps(self._words[handles], firsts, steps)
+        tokens = self._model.sample_steps(self._request_words[requests], firsts, steps)
         self._end(tokens, handles, firsts)
         return Samples(tokens, accepted)
 

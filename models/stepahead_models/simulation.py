@@ -168,7 +168,7 @@ class Simulation:
         self._facts: Final = Facts()
         memory: TransferPort
         if isinstance(model, ClosedForm):
-            self._executor: ExecutorPort = UncheckedExecutor(model, workload, acceptance)
+            self._executor: ExecutorPort = UncheckedExecutor(model, workload, config, acceptance)
             memory = NoMemory()
         else:
             prompts, eos_at = workload.prompts, workload.eos_at

@@ -80,7 +80,9 @@ class Columns:
         seats, width = self.tokens.shape
         if outputs > width:
             grown = np.zeros((seats, max(2 * width, outputs)), dtype=np.int64)
-            grown[:, :width] = self.tokens
+            used = np.ones(seats, dtype=bool)
+            used[self.free_seats] = False  # most are, and memory not touched costs nothing
+            grown[used, :width] = self.tokens[used]
             self.tokens = grown
 
     def held(self, seat: int) -> Ints:

@@ -390,7 +390,7 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
             )
         check_turns(state, batch, event.tokens[:-1])
         learn_turns(state, event)
-        leap(state, event.tokens[:-1])
+        leap(state, turns)
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at
         state.timing.executed(batch, ended_at, late=_successor_is_late(state, ended_at))

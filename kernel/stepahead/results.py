@@ -130,7 +130,7 @@ def check_tokens(batch: Batch, tokens: Ints) -> None:
 
 
 def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) -> list[Command]:
-    """Apply the last of ``steps`` (earlier ones are applied already) and answer all of them.
+    """Apply ``steps`` and answer them; for those before the last one, `leap` made the turns.
 
     With ``accepted``, of a batch with drafts, they are one step, and `drafts.take_in` applies them.
     """
@@ -147,18 +147,18 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
     if batch.hits:
         count_prefixes(state, batch)
     columns.settled[seats] = ends
-    sampled, handles, known = _own_rows(state, batch)
-    offsets, counts = known - columns.prompt[sampled], None
-    if accepted is None:
-        tokens, first = steps[-1], offsets
-        if len(steps) > 1:
-            first = offsets + 1 - len(steps)
-        columns.tokens[sampled, offsets] = tokens
-        known = known + ONE
-        columns.known[sampled] = known
-    else:
-        counts, first = take_in(state, batch, sampled, steps, accepted), offsets
+    turns = 0 if accepted is not None else len(steps) - 1
+    sampled, handles, known = _own_rows(state, batch, turns)
+    offsets, counts, tokens = known - columns.prompt[sampled], None, steps[-1]
+    if accepted is not None:
+        counts = take_in(state, batch, sampled, steps, accepted)
         tokens, known = steps[counts - 1, np.arange(len(counts))], known + counts
+    elif turns:
+        columns.tokens[sampled, offsets + np.arange(len(steps))[:, None]] = steps
+        columns.known[sampled] = known = known + len(steps)
+    else:
+        columns.tokens[sampled, offsets] = tokens
+        columns.known[sampled] = known = known + ONE
     columns.last_token[sampled] = tokens
     state.move(seats, RequestTrigger.FILL)
     if not batch.decode:
@@ -175,7 +175,7 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
             EmitTokens(
                 batch_id=batch.batch_id,
                 handles=handles,
-                offsets=first,
+                offsets=offsets,
                 tokens=steps,
                 counts=counts,
             )
@@ -184,8 +184,8 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
     return commands
 
 
-def _own_rows(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
-    """Return seat, handle and number of known tokens of each live row that sampled.
+def _own_rows(state: State, batch: Batch, turns: int) -> tuple[Ints, Ints, Ints]:
+    """Return seat, handle and number of tokens known ``turns`` ago of each live row that sampled.
 
     A result belongs to (seat, incarnation, epoch, position); anything else is our bug.
     """
@@ -193,6 +193,8 @@ def _own_rows(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
     seats, handles, epochs, ends = batch.seats, batch.handles, batch.epochs, batch.ends
     if batch.drafts is not None:
         ends = ends - batch.drafts
+    if turns:
+        ends = ends - turns
     if batch.dead or not batch.decode:
         rows = (batch.samples & batch.live if batch.dead else batch.samples).nonzero()[0]
         seats, handles, epochs, ends = seats[rows], handles[rows], epochs[rows], ends[rows]

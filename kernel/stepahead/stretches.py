@@ -15,13 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import Ints, Mask
+from stepahead.arrays import ONE, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.events import BatchExecuted
 from stepahead.host_cache import untouched
-from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
 from stepahead.timing import JustInTime, Pace
@@ -160,7 +159,8 @@ def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
     Raises:
         HostContractError: the host did not stop there.
     """
-    columns, seats = state.columns, batch.seats[batch.samples]
+    columns = state.columns
+    seats = batch.seats if batch.decode else batch.seats[batch.samples]
     ending = endings(state, seats, tokens)
     if not np.count_nonzero(ending):
         return
@@ -222,36 +222,21 @@ def learn_turns(state: State, event: BatchExecuted) -> None:
     running.fresh = pace.prompt
 
 
-def leap(state: State, tokens: Ints) -> None:
-    """Make ``len(tokens)`` whole turns; ``tokens`` has shape ``(turns, sampling rows)``.
+def leap(state: State, turns: int) -> None:
+    """Make whole turns, but for what `fill` settles at once: tokens, counts and keys of all steps.
 
     The caller has checked that `horizon` allows them.
     """
-    turns, steady = len(tokens), _kept(state)
+    steady = _kept(state)
     columns, outstanding, seats = state.columns, state.outstanding, steady.seats
     growth = _growth(state, steady, turns)
     receipt = state.pool.take(len(growth.rows))
     growing = seats[growth.rows]
     columns.table[growing, growth.slots] = receipt.blocks
     # Slots ascend with the turns, and of several values for one seat the last one stays.
-    columns.blocks[growing] = growth.slots + 1
-    oldest = outstanding[0]
-    if oldest.hits:
-        count_prefixes(state, oldest)
-        oldest.hits = {}
+    columns.blocks[growing] = growth.slots + ONE
     _renumber(outstanding, steady, growth, receipt)
-    # Every row stands in all outstanding batches: where they are is where its counts are.
     columns.scheduled[seats] = outstanding[-1].ends
-    columns.settled[seats] = oldest.positions
-    known = oldest.ends
-    if not steady.decode:
-        seats, known = seats[steady.samples], known[steady.samples]
-    places = columns.known[seats] - columns.prompt[seats]
-    columns.tokens[seats, places + np.arange(turns)[:, None]] = tokens
-    columns.known[seats] = known
-    columns.last_token[seats] = tokens[-1]
-    if not steady.decode:
-        commit(state, steady.seats[~steady.samples])
     state.next_batch += turns
     state.joinable = False
     steady.turns -= turns

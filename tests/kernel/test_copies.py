@@ -60,6 +60,7 @@ def test_sampled_tokens_stay_when_a_longer_output_is_seated(
 ) -> None:
     """The room for outputs grows, never shrinks, and is of integers; what stands there stays."""
     columns = Columns(seats, 2)
+    columns.free_seats.clear()
     expected: dict[int, list[int]] = {seat: [] for seat in range(seats)}
     for seat, outputs in ((seat % seats, outputs) for seat, outputs in moves):
         width = columns.tokens.shape[1]

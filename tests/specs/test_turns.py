@@ -139,7 +139,7 @@ def test_such_runs_have_stretches() -> None:
         (Edit("leap", "columns.scheduled[seats] = outstanding[-1].ends", "pass"), "INV-21"),
         (Edit("leap", "growth.slots] = receipt.blocks", "growth.slots] = 0"), "INV-2"),
         (Edit("leap", "state.next_batch += turns", "state.next_batch += turns - 1"), "INV-27"),
-        (Edit("fill", "offsets + 1 - len(steps)", "offsets"), "INV-10"),
+        (Edit("fill", "offsets=offsets,", "offsets=offsets + turns,"), "INV-10"),
     ],
     ids=["nothing is scheduled", "wrong blocks", "a number twice", "wrong places"],
 )

@@ -181,8 +181,8 @@ def tokens_are_numbered_by_what_is_scheduled() -> Edits:
     return [
         Edit(
             "fill",
-            "tokens, first = steps[-1], offsets\n",
-            "tokens, first = steps[-1], columns.scheduled[sampled] - columns.prompt[sampled]\n",
+            "offsets=offsets,\n",
+            "offsets=columns.scheduled[sampled] - columns.prompt[sampled],\n",
         )
     ]
 

@@ -193,6 +193,7 @@ def stretched(bench: Bench, limit: int) -> Counter[int]:
         tokens = 11 + np.arange(told.steps * rows).reshape(told.steps, rows) % 3
         steps = one_by_one(kernel, told, tokens, random)
         after, counted, views = kernel.digest(), kernel.counters.values(), kernel.requests()
+        grants = granted(kernel)
         kernel.restore(saved)
         assert kernel.digest() == before, "what is told learns for itself alone"
         answer = kernel.step(
@@ -205,13 +206,30 @@ def stretched(bench: Bench, limit: int) -> Counter[int]:
             )
         )
         assert (kernel.digest(), kernel.counters.values()) == (after, counted)
-        assert kernel.requests() == views
+        assert (kernel.requests(), granted(kernel)) == (views, grants)
         assert [c.tokens.tolist() for c in answer if isinstance(c, EmitTokens)] == (
             [np.concatenate(steps.emitted).tolist()] if rows else []
         )
         describes(told, running, steps.selected)
         kernel.restore(saved)
     return found
+
+
+def granted(kernel: Kernel) -> list[list[list[int]]]:
+    """Return what would undo each outstanding batch: whose blocks, from where, with which keys."""
+    saved = kernel.snapshot()
+    return [
+        [
+            column.tolist()
+            for column in (
+                batch.grant.blocks,
+                batch.grant.queued_at,
+                batch.grant.forgotten,
+                batch.grant_rows,
+            )
+        ]
+        for batch in saved.batches[saved.filled :]
+    ]
 
 
 def describes(told: Repeat, running: BatchView, selected: list[PrepareBatch]) -> None:

@@ -39,9 +39,10 @@ def _lengths(command: EmitTokens) -> Ints:
 
 def _in_entries(command: EmitTokens) -> Ints:
     """Return the tokens of a command, those of one request behind those of another."""
+    columns = command.tokens.T
     if command.counts is None:
-        return command.tokens.ravel("F")
-    return command.tokens.T[np.arange(len(command.tokens)) < command.counts[:, None]]
+        return columns
+    return columns[np.arange(len(command.tokens)) < command.counts[:, None]]
 
 
 class Emissions:
@@ -99,7 +100,7 @@ class Emissions:
             spans = np.where(_with_drafts(commands).repeat(counts), 1, lengths)
             np.add.at(self.extra, handles, lengths - spans)
         # The tokens of an entry stand together, so that one sum per entry is left of them.
-        tokens = np.concatenate([_in_entries(command) for command in commands])
+        tokens = np.concatenate([_in_entries(command) for command in commands], axis=None)
         ends = lengths.cumsum()
         begins = ends - lengths
         places: Ints = np.arange(len(tokens)) + (offsets - begins).repeat(lengths)

@@ -92,6 +92,8 @@ class NpuModel(Protocol):
 
 
 _UNITS_PER_NS: Final = 1024
+#: By as many bits a number is shifted, as an array for NumPy.
+_UNIT_BITS: Final = np.array(_UNITS_PER_NS.bit_length() - 1)
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -154,12 +156,14 @@ class RooflineNpu:
         kv_tokens = sum(positions.tolist()) + rows
         first = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
         compute = rows * self.compute_units_per_token
-        units = np.arange(steps, dtype=np.int64)
-        units *= rows * self.memory_units_per_kv_token
-        units += first
+        growth = rows * self.memory_units_per_kv_token
+        if growth:
+            units: Ints = np.arange(first, first + steps * growth, growth)
+        else:
+            units = np.full(steps, first)
         if compute > first:  # memory takes longer from step to step
             np.maximum(units, compute, out=units)
-        units //= _UNITS_PER_NS
+        units >>= _UNIT_BITS
         units += self.overhead_ns
         return units
 

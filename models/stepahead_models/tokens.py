@@ -62,8 +62,8 @@ def checksum_words(tokens: Ints, offsets: Ints) -> Words:
         tokens: token ids, any shape.
         offsets: output positions counted from 0, a shape that broadcasts to that of ``tokens``.
     """
-    words = tokens.astype(np.uint64) * np.uint64(_TOKEN_FACTOR)
-    words += offsets.astype(np.uint64) * np.uint64(_PLACE_FACTOR) + np.uint64(_KEY_FACTOR)
+    words = tokens.view(np.uint64) * np.uint64(_TOKEN_FACTOR)
+    words += offsets.view(np.uint64) * np.uint64(_PLACE_FACTOR) + np.uint64(_KEY_FACTOR)
     return mix64(words)
 
 

@@ -21,7 +21,7 @@ from stepahead_models.npu import BatchShape
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
 
-_FIRST_TURNS: Final = 256
+_FIRST_TURNS: Final = 1024
 _FOREVER: Final = 1 << 62
 
 

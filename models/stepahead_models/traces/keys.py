@@ -46,15 +46,14 @@ class BlockKeys:
 
     def keys_of(self, index: int) -> NDArray[np.int64]:
         """Keys of the request's full prompt blocks from the first on; a new int64 array."""
-        count = self.offsets[index + 1] - self.offsets[index]
-        first = self.group_first_keys[self.group_offsets[index] : self.group_offsets[index + 1]]
+        groups = slice(self.group_offsets.item(index), self.group_offsets.item(index + 1))
         steps = np.arange(self.group_blocks, dtype=np.int64)
-        keys: NDArray[np.int64] = (first[:, None] + steps).ravel()[:count]
-        return keys
+        keys: NDArray[np.int64] = (self.group_first_keys[groups, None] + steps).reshape(-1)
+        return keys[: self.block_count_of(index)]
 
     def block_count_of(self, index: int) -> int:
         """Count the request's keyed blocks without expanding them."""
-        return int(self.offsets[index + 1] - self.offsets[index])
+        return self.offsets.item(index + 1) - self.offsets.item(index)
 
 
 def block_keys(trace: Trace, block_size: int) -> BlockKeys:

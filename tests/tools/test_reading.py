@@ -72,6 +72,12 @@ def test_a_name_that_looks_like_a_flag_follows_two_dashes() -> None:
     assert options == ReplayOptions(trace="--trace", seed=3)
 
 
+def test_nothing_need_follow_two_dashes() -> None:
+    """They say that no option does."""
+    _, options = read(["replay", "demo", "--seed", "3", "--"])
+    assert options == ReplayOptions(trace="demo", seed=3)
+
+
 def test_names_of_mutants_may_stand_on_both_sides_of_an_option() -> None:
     """There may be any number of them."""
     _, options = read(["mutants", "a", "--seed", "3", "b"])
@@ -83,6 +89,11 @@ def test_names_of_mutants_may_stand_on_both_sides_of_an_option() -> None:
     [
         ("replay", "the following arguments are required: TRACE"),
         ("replay demo more", "more is one word too many; usage: stepahead replay [OPTIONS] TRACE"),
+        ("replay demo -", "- is one word too many; usage: stepahead replay [OPTIONS] TRACE"),
+        (
+            "replay x -- --limit",
+            "--limit is one word too many; usage: stepahead replay [OPTIONS] TRACE",
+        ),
         ("compatibility x", "x is one word too many; usage: stepahead compatibility [OPTIONS]"),
         ("replay demo --lim 3", "--lim is no option of replay; did you mean --limit?"),
         ("replay demo --loops=eager", "--loops=eager is no option of replay; did you mean --loop?"),

@@ -40,8 +40,11 @@ def read(words: Sequence[str]) -> tuple[Command, Any]:
     several = any(action.nargs == "*" for action in actions)
     parse = parser.parse_known_intermixed_args if several else parser.parse_known_args
     chosen, rest = parse(spread_objectives(words[1:]))
+    places = words[[*words, "--"].index("--") :]
     for word in rest:
-        if not word.startswith("-"):
+        if word == "--":
+            continue  # as good as nothing
+        if word == "-" or not word.startswith("-") or word in places:
             parser.error(f"{word} is one word too many; {parser.format_usage().strip()}")
         flags = [flag for action in actions for flag in action.option_strings]
         near = hint(word.partition("=")[0], flags) or f"; see {parser.prog} --help"

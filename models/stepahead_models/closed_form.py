@@ -217,10 +217,15 @@ class UncheckedExecutor:
         sampling = self._sampling(batch)
         if sampling is not None:
             cells = cells[sampling]
-        if steps > len(self._ahead):
-            self._ahead = np.arange(2 * steps)[:, None]
-        tokens: Ints = self._tokens[cells + self._ahead[:steps]].astype(np.int64)
-        return tokens
+        tokens: NDArray[np.int32]
+        if len(cells) == 1:
+            first = cells.item()
+            tokens = self._tokens[first : first + steps, None]
+        else:
+            if steps > len(self._ahead):
+                self._ahead = np.arange(2 * steps)[:, None]
+            tokens = self._tokens[cells + self._ahead[:steps]]
+        return tokens.astype(np.int64)
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:
         """Tell which rows return a token; None: all do."""

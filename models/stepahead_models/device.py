@@ -119,12 +119,13 @@ class Device:
         return durations
 
     def turn_costs(
-        self, shape: BatchShape, new_blocks: Ints, executed: int, lookahead: int
+        self, shape: BatchShape, after: int, new_blocks: Ints, executed: int, lookahead: int
     ) -> TurnCosts:
         """Return what the turns of a steady state cost, one per entry of ``new_blocks``.
 
         Args:
-            shape: the first step that a turn begins.
+            shape: a step of it.
+            after: how many steps behind that one the first turn begins.
             new_blocks: blocks that each turn's selection adds.
             executed: number of the batch whose results the first turn publishes.
             lookahead: batches prepared ahead.
@@ -134,9 +135,12 @@ class Device:
         publish = self._publishes[sampling] if sampling else 0  # nothing comes out, nobody is told
         build = self._builds_ns(rows, shape.tokens, new_blocks)
         if sampling == rows:
-            step = self.decode_ns(shape.positions, executed + 1, turns)
+            step = self.decode_ns(shape.positions + after, executed + 1, turns)
         else:
-            costs = [self.step_ns(shape.after(turn), executed + 1 + turn) for turn in range(turns)]
+            costs = [
+                self.step_ns(shape.after(after + turn), executed + 1 + turn)
+                for turn in range(turns)
+            ]
             step = np.array(costs, dtype=np.int64)
         if self.cpu_noise is None:
             return TurnCosts(fill=fill, step=step, publish=publish, build=build, collect=collect)

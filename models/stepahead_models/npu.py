@@ -154,17 +154,18 @@ class RooflineNpu:
         """Return how long each of ``steps`` decode steps in a row takes; see `NpuModel`."""
         rows = len(positions)
         kv_tokens = sum(positions.tolist()) + rows
-        first = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
+        overhead = self.overhead_ns * _UNITS_PER_NS
+        memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
         compute = rows * self.compute_units_per_token
         growth = rows * self.memory_units_per_kv_token
+        first = memory + overhead
         if growth:
             units: Ints = np.arange(first, first + steps * growth, growth)
         else:
             units = np.full(steps, first)
-        if compute > first:  # memory takes longer from step to step
-            np.maximum(units, compute, out=units)
+        if compute > memory:  # memory takes longer from step to step
+            np.maximum(units, compute + overhead, out=units)
         units >>= _UNIT_BITS
-        units += self.overhead_ns
         return units
 
 

@@ -76,7 +76,7 @@ class Steady:
 
 @dataclass(slots=True)
 class _Turns:
-    """Times of each turn in ns, from its begin.
+    """Times of each turn in ns, from its begin; at ``over`` the host has all it waits for.
 
     ``whole`` tells whether it is a whole turn (None: all are): the NPU is not done before the host
     selects, nor, where the host was made to wait, before it has built, for from that the kernel
@@ -86,7 +86,7 @@ class _Turns:
     start: Span
     end: Ints
     out: Span
-    length: Ints
+    over: Ints
     whole: Mask | None
     exposed: Span
 
@@ -103,7 +103,8 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     while done < limit:
         steps = min(limit - done, done or _FIRST_TURNS)
         costs = device.turn_costs(
-            steady.shape.after(done + 1),
+            steady.shape,
+            done + 1,
             steady.new_blocks[done : done + steps],
             steady.batch_id + done,
             steady.lookahead,
@@ -114,7 +115,7 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
             builds += [_at(costs.build, turn) for turn in range(len(learnt))]
             delays = learnt or delays[-1:]
         turns = _ahead(costs, delays) if ahead else _eager(costs)
-        parts.append(_advance(time, turns, until))
+        parts.append(_advance(time, turns, costs.collect, until))
         _account(time, costs, turns.exposed, parts[-1].turns, ahead=ahead)
         done += steps
         if parts[-1].turns < steps:
@@ -168,23 +169,21 @@ def _ahead(costs: TurnCosts, delays: list[int]) -> _Turns:
         over = np.maximum(end, selected + costs.build)
         exposed = over - end
         whole = (end > selected) & ((exposed == 0) | (select_after == 0))
-    length: Ints = np.add(over, costs.collect)
-    return _Turns(start, end, out, length, whole, exposed)
+    return _Turns(start, end, out, over, whole, exposed)
 
 
 def _eager(costs: TurnCosts) -> _Turns:
     """Publish, build the next batch, dispatch it, wait for the NPU, collect."""
     start = costs.publish + costs.build + costs.fill
     end = costs.step + start
-    length: Ints = np.add(end, costs.collect)
-    return _Turns(start, end, costs.publish, length, None, costs.build)
+    return _Turns(start, end, costs.publish, end, None, costs.build)
 
 
-def _advance(time: Timelines, turns: _Turns, until: int) -> Walk:
+def _advance(time: Timelines, turns: _Turns, collect: Span, until: int) -> Walk:
     """Move the clock by the turns that are whole and over before ``until``; return their times."""
-    edges = np.empty(len(turns.length) + 1, dtype=np.int64)
+    edges = np.empty(len(turns.over) + 1, dtype=np.int64)
     edges[0] = time.host_free_at
-    edges[1:] = turns.length
+    np.add(turns.over, collect, out=edges[1:])
     np.add.accumulate(edges, out=edges)
     collected = edges[1:]
     count = int(collected.searchsorted(until))

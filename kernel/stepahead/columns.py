@@ -87,7 +87,7 @@ class Columns:
 
     def held(self, seat: int) -> Ints:
         """Return the blocks of a seat, shallowest first."""
-        return self.table[seat, : self.blocks[seat]]
+        return self.table[seat, : self.blocks.item(seat)]
 
     def sampled(self, seat: int) -> Ints:
         """Return a copy of the sampled tokens of a seat."""

@@ -21,7 +21,7 @@ from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
 
 #: By number of the request's state: no row of it is outstanding.
 _RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED))
-_NO_GRANT: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)
+NO_GRANT: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)
 
 
 def row_set(state: State, seats: Ints, counts: Ints) -> Steady:
@@ -83,7 +83,7 @@ def reserve(
         decode=rows.decode,
         live=state.all_live[: len(seats)],
         grant=grant,
-        grant_rows=table_rows[len(table_rows) - len(grant.blocks) :],
+        grant_rows=table_rows[len(table_rows) - len(grant.blocks) :] if hits else table_rows,
         hits=hits,
         selected_at=state.now,
         volume=rows.volume,
@@ -147,7 +147,7 @@ def _grow(
     held = columns.blocks[seats]
     rows, needs = growth(ends, held, state.block_size)
     if not len(rows) and not hits:
-        return _NO_GRANT, (EMPTY, EMPTY, EMPTY)
+        return NO_GRANT, (EMPTY, EMPTY, EMPTY)
     counts: list[int] = needs.tolist()
     grant = take(state, sum(counts))
     blocks, owners, first = grant.blocks, seats[rows], held[rows]

@@ -73,7 +73,7 @@ class Counters:
         return tuple(getattr(self, entry.name) for entry in fields(self))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Growth:
     """The blocks that the coming ``turns`` selections of a row set take.
 

@@ -15,12 +15,13 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import ONE, Ints, Mask
+from stepahead.arrays import EMPTY, ONE, Ints, Mask
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.events import BatchExecuted
 from stepahead.host_cache import untouched
+from stepahead.reservation import NO_GRANT
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
 from stepahead.timing import JustInTime, Pace
@@ -113,12 +114,13 @@ def _is_one(state: State, steady: Steady, batch: Batch) -> bool:
         return False  # as it comes back, what was hit is copied to the host
     if batch.seats is steady.seats:
         return True
-    if steady.decode or not np.array_equal(batch.seats, steady.seats):
+    if steady.decode or batch.seats.tobytes() != steady.seats.tobytes():
         return False
     in_prompt = batch.positions < state.columns.prompt[batch.seats]
     same = (batch.ends - batch.positions == steady.counts) & (in_prompt != steady.samples)
     # Who computes again what was sampled before a preemption returns no token behind its prompt.
-    return bool((same & (batch.samples == steady.samples)).all())
+    same &= batch.samples == steady.samples
+    return bool(same[same.argmin()])
 
 
 def repeat(state: State, limit: int) -> Repeat | None:
@@ -252,7 +254,10 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
     kept = [(batch.grant, batch.grant_rows) for batch in outstanding[turns:]]
     lasts = np.arange(max(turns - len(outstanding), 0), turns + 1)
     bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
-    parts = [(receipt.part(*part), growth.rows[slice(*part)]) for part in pairwise(bounds)]
+    parts = [
+        (receipt.part(start, stop), growth.rows[start:stop]) if start < stop else (NO_GRANT, EMPTY)
+        for start, stop in pairwise(bounds)
+    ]
     moved = turns * steady.counts
     begins = outstanding[0].positions + moved
     for batch, (grant, rows) in zip(outstanding, kept + parts, strict=True):
@@ -287,14 +292,14 @@ def _grown(state: State, steady: Steady, turns: int) -> Growth:
     held = columns.blocks[seats]
     # The turn that finds a row's last block full. It comes within one block, so that in each lap
     # of as many turns the rows follow each other in the same order.
-    first = held * size - columns.scheduled[seats]
+    first = held * state.block_size - columns.scheduled[seats]
     rows = first.argsort(kind="stable")
     first, slots = first[rows], held[rows]
     laps = -(-turns // size)
     if laps > 1:
-        lap = np.arange(laps)[:, None]
+        lap = columns.slots[:laps, None]
         first, slots = (first + lap * size).ravel(), (slots + lap).ravel()
-        rows = rows[None].repeat(laps, axis=0).ravel()
+        rows = rows[None].repeat(laps, 0).ravel()
     return Growth(laps * size, first, rows, slots)
 
 

@@ -115,8 +115,9 @@ def reserve(
 
 
 def _volume(rows: Steady, ends: Ints) -> tuple[int, int, int]:
-    tokens = len(ends) if rows.decode else int(rows.counts.sum())
-    return len(ends), tokens, int(ends.sum())
+    # Of a few numbers, as here mostly, Python makes the sum several times as fast.
+    tokens = len(ends) if rows.decode else sum(rows.counts.tolist())
+    return len(ends), tokens, sum(ends.tolist())
 
 
 def blocks_needed(ends: Ints, held: Ints, size: int) -> Ints:

@@ -305,12 +305,14 @@ def _grown(state: State, steady: Steady, turns: int) -> Growth:
 
 def _grown_with_prompt(state: State, steady: Steady, turns: int) -> Growth:
     """Return the growth where one row may take several blocks in every turn."""
-    columns, size, seats = state.columns, state.config.block_size, steady.seats
-    scheduled, held = columns.scheduled[seats], columns.blocks[seats]
-    new = (scheduled + (turns * steady.counts + (size - 1))) // size - held
-    rows = np.arange(len(seats)).repeat(new)
-    slots = (held - (new.cumsum() - new))[rows] + np.arange(len(rows))
-    block_turns = (slots * size - scheduled[rows]) // steady.counts[rows]
-    # Rows ascend already, so that a stable sort by turn leaves them in order.
-    order = block_turns.argsort(kind="stable")
-    return Growth(turns, block_turns[order], rows[order], slots[order])
+    size, count = state.config.block_size, len(steady.seats)
+    begins = state.columns.scheduled[steady.seats]
+    ends = begins + np.arange(turns + 1)[:, None] * steady.counts
+    held = (ends + (size - 1)) // size
+    # By turn and row: how many blocks it takes.
+    new = (held[1:] - held[:-1]).ravel()
+    (places,) = new.nonzero()
+    new, first = new[places], held.ravel()[places]
+    block_turns, rows = (places // count).repeat(new), (places % count).repeat(new)
+    slots = (first - (new.cumsum() - new)).repeat(new) + np.arange(len(rows))
+    return Growth(turns, block_turns, rows, slots)

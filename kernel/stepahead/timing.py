@@ -261,8 +261,12 @@ class Pace:
         volumes = [self.running.volume]
         for _ in range(turns if self.prompt else 0):
             volumes.append(_further(volumes[-1]))
+        running = self.running
         return Pace(
-            self.timing.excerpt(volumes), replace(self.running), self.prepared_after, self.prompt
+            self.timing.excerpt(volumes),
+            Running(running.batch_id, running.volume, running.fresh, running.dispatched_at),
+            self.prepared_after,
+            self.prompt,
         )
 
     @property

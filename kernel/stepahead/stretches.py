@@ -2,9 +2,9 @@
 
 A turn is what happens between two `BatchExecuted` in a steady state: the batch comes back, the next
 one is dispatched, and one more is selected and prepared. `horizon` says how many turns may follow
-without a decision; `leap` makes them, with the arithmetic of the single step, so that after it the
-state is exactly that of the single steps. The kernel never learns of an EOS early: the host stops
-at the first ending token.
+without a decision; `leap` makes them, with the arithmetic of the single step, and `results.fill`
+settles them with the last one, so that after it the state is exactly that of the single steps. The
+kernel never learns of an EOS early: the host stops at the first ending token.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _HALF: Final = np.array(32, dtype=np.uint64)
 #: The place of an EOS token that never comes.
 _FAR: Final = 1 << 62
 #: Of so many requests the outputs are worked out at once.
-_WORKED_OUT_TOGETHER: Final = 256
+_WORKED_OUT_TOGETHER: Final = 64
 
 
 class ClosedForm:

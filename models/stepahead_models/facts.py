@@ -11,7 +11,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Final
 
-_FOREVER: Final = 1 << 62
+_FOREVER: Final = 1 << 63  # later than any clock of 64 bits
 
 
 class FactClass(IntEnum):

@@ -53,6 +53,13 @@ def test_a_fact_is_taken_by_a_time_only_if_it_waits_or_occurs_by_then() -> None:
     assert facts.take(29) == (30, FactClass.CANCEL, 3)
 
 
+def test_a_fact_is_taken_however_late() -> None:
+    """Who arrives at the end of what a trace may hold is served after it."""
+    facts = Facts()
+    facts.add(2**63 - 1, FactClass.EXECUTED, 1)
+    assert facts.take(0) == (2**63 - 1, FactClass.EXECUTED, 1)
+
+
 def test_host_work_under_a_device_step_is_hidden() -> None:
     """Of three jobs of 10, the step covers half of the second and all but 2 of the third."""
     time = Timelines()

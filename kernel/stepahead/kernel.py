@@ -40,7 +40,7 @@ from stepahead.planning import may_select, select
 from stepahead.reservation import undo
 from stepahead.results import check_tokens, dispatch_next, fill, in_flight, report_pause
 from stepahead.state import Counters, Snapshot, State, Wake
-from stepahead.stretches import Repeat, check_turns, horizon, leap, learn_turns, repeat
+from stepahead.stretches import Repeat, cross, repeat
 from stepahead.tables import BatchState, BatchTrigger
 from stepahead.transfers import Transfer
 from stepahead.views import (
@@ -380,17 +380,9 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
                 f"batch {batch.batch_id} came back before transfer {load} that it ran on; report "
                 "TransferDone or TransferFailed first"
             )
-    turns = len(event.tokens) - 1
-    if turns and accepted is None:
-        allowed = horizon(state, turns)
-        if allowed < turns:
-            raise HostContractError(
-                f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
-                "rows; ask Kernel.repeat first"
-            )
-        check_turns(state, batch, event.tokens[:-1])
-        learn_turns(state, event)
-        leap(state, turns)
+    turns = len(event.tokens) - 1 if accepted is None else 0
+    if turns or event.turn_times is not None:
+        cross(state, batch, event, turns)
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at
         state.timing.executed(batch, ended_at, late=_successor_is_late(state, ended_at))

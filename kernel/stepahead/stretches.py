@@ -155,6 +155,24 @@ def _pace(state: State, timing: JustInTime, steady: Steady) -> Pace:
     return Pace.of(timing, running, behind, prompt=not steady.decode)
 
 
+def cross(state: State, batch: Batch, event: BatchExecuted, turns: int) -> None:
+    """Make the turns that came back at once with ``batch``, and learn from them.
+
+    Raises:
+        HostContractError: the rows do not last so long, or a row or the times say otherwise.
+    """
+    if turns and (allowed := horizon(state, turns)) < turns:
+        raise HostContractError(
+            f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
+            "rows; ask Kernel.repeat first"
+        )
+    if turns:
+        check_turns(state, batch, event.tokens[:-1])
+    learn_turns(state, event, turns)
+    if turns:
+        leap(state, turns)
+
+
 def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
     """Check that no token before the last step ends a request; shape ``(turns, rows)``.
 
@@ -186,24 +204,24 @@ def endings(state: State, seats: Ints, tokens: Ints) -> Mask:
     return ending
 
 
-def learn_turns(state: State, event: BatchExecuted) -> None:
+def learn_turns(state: State, event: BatchExecuted, turns: int) -> None:
     """Learn from the turns of a stretch what just-in-time selection learns from single steps.
 
     Raises:
         HostContractError: their times are missing, too many, or not in order.
     """
-    timing = state.timing
-    if timing is None:
-        return
-    running, turns = state.outstanding[0], len(event.tokens) - 1
-    pace = _pace(state, timing, _kept(state)) if timing.learns(running) else None
+    timing, running, given = state.timing, state.outstanding[0], event.turn_times
+    pace = None
+    if turns and timing is not None and timing.learns(running):
+        pace = _pace(state, timing, _kept(state))
     due = 0 if pace is None else min(pace.learns, turns)
-    times = _NO_TIMES if event.turn_times is None else event.turn_times
-    if times.shape != (due, 4) or times.dtype != np.int64:
+    times = _NO_TIMES if given is None else given
+    if times.shape != (due, 4) or times.dtype != np.int64 or (given is not None and not due):
+        wanted = f"int64 of shape ({due}, 4)" if due else "None"
         raise HostContractError(
-            f"batch {event.batch_id} came back after {turns + 1} steps with turn_times of shape "
-            f"{times.shape} and type {times.dtype}, but the kernel learns from {due} of the turns "
-            f"between them; give int64 of shape ({due}, 4), or report the steps one by one"
+            f"batch {event.batch_id} came back after {turns + 1} step{'s' * (turns > 0)} with "
+            f"turn_times of shape {times.shape} and type {times.dtype}, but the kernel learns from "
+            f"{due} of the turns between them; give {wanted}, or report the steps one by one"
         )
     if pace is None:
         return

@@ -429,6 +429,10 @@ FORM = (
     "the kernel learns from {due} of the turns between them; give int64 of shape ({due}, 4), or "
     "report the steps one by one"
 )
+NONE_DUE = (
+    "batch 2 came back after 1 step with turn_times of shape {shape} and type int64, but the "
+    "kernel learns from 0 of the turns between them; give None, or report the steps one by one"
+)
 ORDER = (
     "batch 2 was dispatched at 100 and came back with turn_times {rows}, its last step ended at "
     "400; report of each turn when the device was done, when the host said so, and when it was "
@@ -443,6 +447,8 @@ IN_ORDER = np.array([[200, 200, 210, 7], [300, 300, 310, 0]])
         (None, 3, FORM.format(steps=3, shape="(0, 4)", kind="int64", due=2)),
         (IN_ORDER, 2, FORM.format(steps=2, shape="(2, 4)", kind="int64", due=1)),
         (IN_ORDER[:1], 4, FORM.format(steps=4, shape="(1, 4)", kind="int64", due=2)),
+        (IN_ORDER[:1], 1, NONE_DUE.format(shape="(1, 4)")),
+        (IN_ORDER[:0], 1, NONE_DUE.format(shape="(0, 4)")),
         (IN_ORDER / 1, 3, FORM.format(steps=3, shape="(2, 4)", kind="float64", due=2)),
         (IN_ORDER[:1] - (101, 101, 101, 0), 2, ORDER.format(rows=[[99, 99, 109, 7]])),
         (IN_ORDER[::-1], 3, ORDER.format(rows=[[300, 300, 310, 0], [200, 200, 210, 7]])),
@@ -472,7 +478,17 @@ def test_times_of_turns_that_are_learnt_from_must_be_there_and_in_order(
     assert asked is not None
     assert asked.pace is not None
     assert asked.pace.learns == 2
-    assert kernel.step(replace(back, turn_times=IN_ORDER[: steps - 1]))
+    assert kernel.step(replace(back, turn_times=IN_ORDER[: steps - 1] if steps > 1 else None))
+
+
+def test_who_learns_from_no_turn_is_told_no_times() -> None:
+    """They would go into a journal and mean nothing."""
+    kernel = running(make(num_blocks=32, max_model_len=40))
+    before, back = kernel.digest(), BatchExecuted(batch_id=1, tokens=tokens(5), at=9)
+    with pytest.raises(HostContractError, match="learns from 0 of the turns"):
+        kernel.step(replace(back, turn_times=IN_ORDER))
+    assert kernel.digest() == before
+    assert kernel.step(back)
 
 
 def test_an_id_may_come_again_while_the_old_one_drains() -> None:

@@ -46,7 +46,8 @@ class Walk:
         return len(self.starts)
 
 
-_NOWHERE: Final = Walk(EMPTY, EMPTY, EMPTY, EMPTY, [])
+def _nowhere() -> Walk:
+    return Walk(EMPTY, EMPTY, EMPTY, EMPTY, [])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +95,7 @@ class _Turns:
 def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
     """Walk as many turns as nothing disturbs, and move ``time`` to the end of the last one."""
     if steady.select_after and time.late:
-        return _NOWHERE
+        return _nowhere()
     delays, builds = [steady.select_after], list[int]()
     parts: list[Walk] = []
     limit, done = len(steady.new_blocks), 0
@@ -191,7 +192,7 @@ def _advance(time: Timelines, turns: _Turns, collect: Span, until: int) -> Walk:
         least = int(turns.whole[:count].argmin())
         count = count if turns.whole[least] else least
     if not count:
-        return _NOWHERE
+        return _nowhere()
     begins = edges[:count]
     starts = begins + _first(turns.start, count)
     ends = begins + turns.end[:count]

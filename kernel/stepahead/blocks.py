@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask
+from stepahead.arrays import EMPTY, ONE, Ints, Mask
 from stepahead.errors import KernelBug
 from stepahead.index import KeyIndex
 
@@ -27,7 +27,6 @@ _LISTED: Final = -2
 _HOLE: Final = -1
 _WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
 NO_KEY: Final = -1
-_ONE: Final = np.array(1)  # a number would be made an array each time
 
 
 @dataclass(slots=True)
@@ -53,6 +52,10 @@ class Receipt:
         if mask.all():
             return self
         return Receipt(self.blocks[mask], self.queued_at[mask], self.layout, self.forgotten[mask])
+
+
+#: The receipt of no block.
+NOTHING: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)
 
 
 class PoolCopy(NamedTuple):
@@ -113,7 +116,7 @@ class BlockPool:
         if count > self.available:
             raise KernelBug(f"{count} blocks taken, {self.available} available")
         if not count:
-            return _NOTHING
+            return NOTHING
         blocks, queued_at = self._first(count)
         self._head = queued_at.item(-1) + 1
         self.available -= count
@@ -143,7 +146,7 @@ class BlockPool:
         """
         if not len(blocks):
             return 0
-        left = self.references[blocks] - _ONE
+        left = self.references[blocks] - ONE
         first = left.argmin()
         if left[first] < 0:
             raise KernelBug("a block was released more often than it was taken")
@@ -251,9 +254,9 @@ class BlockPool:
     def hit(self, blocks: Ints) -> Receipt:
         """Take matched blocks into use, shared with whoever holds them already."""
         if not len(blocks):
-            return _NOTHING
+            return NOTHING
         held = self.references[blocks]
-        self.references[blocks] = held + _ONE
+        self.references[blocks] = held + ONE
         queued_at = np.empty(len(blocks), dtype=np.int64)
         queued_at.fill(_NOWHERE)
         if held[held.argmin()] == 0:
@@ -390,6 +393,3 @@ class BlockPool:
 
     def _arrays(self) -> tuple[Ints, ...]:
         return self.references, self.key, self.fence, self.uses, self._queue, self._position
-
-
-_NOTHING: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)

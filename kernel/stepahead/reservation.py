@@ -11,7 +11,7 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, ZERO, Ints, Mask
 from stepahead.batches import Batch
-from stepahead.blocks import Receipt
+from stepahead.blocks import NOTHING, Receipt
 from stepahead.columns import Columns
 from stepahead.commands import PrepareBatch
 from stepahead.host_cache import take
@@ -21,7 +21,6 @@ from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
 
 #: By number of the request's state: no row of it is outstanding.
 _RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED))
-NO_GRANT: Final = Receipt(EMPTY, EMPTY, 0, EMPTY)
 
 
 def row_set(state: State, seats: Ints, counts: Ints) -> Steady:
@@ -148,7 +147,7 @@ def _grow(
     held = columns.blocks[seats]
     rows, needs = growth(ends, held, state.block_size)
     if not len(rows) and not hits:
-        return NO_GRANT, (EMPTY, EMPTY, EMPTY)
+        return NOTHING, (EMPTY, EMPTY, EMPTY)
     counts: list[int] = needs.tolist()
     grant = take(state, sum(counts))
     blocks, owners, first = grant.blocks, seats[rows], held[rows]

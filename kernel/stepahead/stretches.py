@@ -17,11 +17,10 @@ import numpy as np
 
 from stepahead.arrays import EMPTY, ONE, Ints, Mask
 from stepahead.batches import Batch
-from stepahead.blocks import Receipt
+from stepahead.blocks import NOTHING, Receipt
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.events import BatchExecuted
 from stepahead.host_cache import untouched
-from stepahead.reservation import NO_GRANT
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
 from stepahead.timing import JustInTime, Pace
@@ -161,12 +160,13 @@ def cross(state: State, batch: Batch, event: BatchExecuted, turns: int) -> None:
     Raises:
         HostContractError: the rows do not last so long, or a row or the times say otherwise.
     """
-    if turns and (allowed := horizon(state, turns)) < turns:
-        raise HostContractError(
-            f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
-            "rows; ask Kernel.repeat first"
-        )
     if turns:
+        allowed = horizon(state, turns)
+        if allowed < turns:
+            raise HostContractError(
+                f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
+                "rows; ask Kernel.repeat first"
+            )
         check_turns(state, batch, event.tokens[:-1])
     learn_turns(state, event, turns)
     if turns:
@@ -273,7 +273,7 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
     lasts = np.arange(max(turns - len(outstanding), 0), turns + 1)
     bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
     parts = [
-        (receipt.part(start, stop), growth.rows[start:stop]) if start < stop else (NO_GRANT, EMPTY)
+        (receipt.part(start, stop), growth.rows[start:stop]) if start < stop else (NOTHING, EMPTY)
         for start, stop in pairwise(bounds)
     ]
     moved = turns * steady.counts

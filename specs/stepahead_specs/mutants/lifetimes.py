@@ -130,8 +130,8 @@ def the_last_block_of_a_hit_is_not_pinned() -> Edits:
     return [
         Edit(
             "BlockPool.hit",
-            "self.references[blocks] = held + _ONE",
-            "self.references[blocks[:-1]] = held[:-1] + _ONE",
+            "self.references[blocks] = held + ONE",
+            "self.references[blocks[:-1]] = held[:-1] + ONE",
         )
     ]
 

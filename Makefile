@@ -8,7 +8,9 @@ BIN := $(VENV)/bin
 PIP_ARGS ?=
 INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS)
 
-.PHONY: demo test check prove bench venv clean
+COMPILED := .venv-compiled
+
+.PHONY: demo test check prove bench venv compiled test-compiled clean
 
 demo: $(VENV)/.installed-test
 	$(BIN)/stepahead compare demo
@@ -30,6 +32,16 @@ bench: $(VENV)/.installed-test
 
 venv: $(VENV)/.installed-dev
 
+# The same project with kernel and simulators compiled, in an environment of its own, where it is not
+# editable: the sources here stay as they are. It needs a C compiler and Python's headers.
+compiled: $(COMPILED)/.installed
+
+# That it gives the same bytes as the sources, and what the suite says of it. What is not compiled is
+# that of this folder.
+test-compiled: $(COMPILED)/.installed
+	$(COMPILED)/bin/python -m pytest -o pythonpath="specs tools" -m "not campaign and not interpreted" \
+		tests/compiled tests/kernel tests/models tests/specs
+
 # The stamps make a second `make` quick and a changed pyproject.toml install again.
 $(VENV)/.installed-test: pyproject.toml | $(BIN)/python
 	@echo "installing stepahead and its tests into $(VENV) ..."
@@ -41,8 +53,14 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed-test
 
-$(BIN)/python:
-	@PYTHON=$(PYTHON) tools/make-venv $(VENV)
+$(COMPILED)/.installed: pyproject.toml tools/compiled_build.py $(shell find kernel models -name '*.py') \
+		| $(COMPILED)/bin/python
+	@echo "compiling stepahead into $(COMPILED), which takes two minutes ..."
+	@HATCH_BUILD_HOOKS_ENABLE=1 $(COMPILED)/bin/python -m pip install --quiet $(PIP_ARGS) '.[test]'
+	@touch $@
+
+$(BIN)/python $(COMPILED)/bin/python:
+	@PYTHON=$(PYTHON) tools/make-venv $(@D:/bin=)
 
 clean:
-	rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(COMPILED) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

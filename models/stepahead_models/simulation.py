@@ -89,7 +89,7 @@ class KernelPort(Protocol):
         """Take one fact; return what to do."""
         ...
 
-    def repeat(self, limit: int = ...) -> Repeat | None:
+    def repeat(self, limit: int = 1 << 30) -> Repeat | None:
         """Return how the steady state goes on, or None."""
         ...
 

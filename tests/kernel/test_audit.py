@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -31,8 +32,8 @@ def states() -> Iterator[State]:
 
 def _queue_first(pool: BlockPool, block: int) -> None:
     """Let another block stand where the first of the queue does."""
-    queue: Ints = vars(pool)["_queue"]
-    position: Ints = vars(pool)["_position"]
+    queue: Ints = attrgetter("_queue")(pool)
+    position: Ints = attrgetter("_position")(pool)
     queue[position[pool.queued()[0]]] = block
 
 
@@ -83,7 +84,7 @@ def _key_unknown(pool: BlockPool, name: str) -> str | None:
     keyed = np.flatnonzero(pool.key >= 0)
     if not len(keyed):
         return None
-    cells: Ints = vars(pool.index)["_cells"]
+    cells: Ints = attrgetter("_cells")(pool.index)
     cells[cells == keyed[0]] = -1
     return f"{name} to key and key to {name} disagree"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -123,7 +124,7 @@ class PoolMachine(RuleBasedStateMachine):
         back = data.draw(flags) if entry.taken else [True] * len(blocks)
         kept = [block for block, goes in zip(blocks, back, strict=True) if not goes]
         self.holders = [kept if held is blocks else held for held in self.holders]
-        home = entry.receipt.layout == vars(self.pool)["_layout"]
+        home = entry.receipt.layout == attrgetter("_layout")(self.pool)
         gone = [block for block in blocks if block not in kept and not self._holds(block)]
         loose = [block for block in gone if self.pending.get(block, 0) <= self.fence]
         if entry.taken:

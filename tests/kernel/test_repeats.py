@@ -311,6 +311,7 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         "waited for nothing",
     ],
 )
+@pytest.mark.interpreted  # it edits functions
 def test_a_stretch_that_learns_something_else_is_noticed(place: str, old: str, new: str) -> None:
     """Each part of what it learns shows in a comparison with its steps."""
     with applied([Edit(place, old, new)]), pytest.raises((AssertionError, HostContractError)):

@@ -377,6 +377,7 @@ def test_without_the_sanitizer_nothing_is_reported_but_tokens_change() -> None:
     assert second != _oracle(0, 2)[1:]
 
 
+@pytest.mark.interpreted  # it replaces a method
 def test_a_kernel_that_forgets_its_fences_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks released at once although rows that read them are in flight."""
     release = BlockPool.release

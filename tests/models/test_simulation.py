@@ -95,6 +95,7 @@ def _run(  # noqa: PLR0913 - options of a simulation, by keyword
     ).run()
 
 
+@pytest.mark.interpreted  # no weak reference to a compiled kernel
 def test_what_a_run_leaves_behind_keeps_no_kernel() -> None:
     """The blocks of a large pool would otherwise stay until some collection of garbage."""
     kernel = Kernel(_config())
@@ -448,6 +449,7 @@ def _wrong_fill(command: Command) -> Command:
     return command
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_a_wrong_fill_is_reported_with_request_batch_and_both_tokens() -> None:
     """The second batch gets a token that was never sampled."""
     workload = plain_workload([4])
@@ -462,6 +464,7 @@ def test_a_wrong_fill_is_reported_with_request_batch_and_both_tokens() -> None:
     assert (caught.value.request, caught.value.batch_id, caught.value.block) == ("r0", 2, None)
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_without_the_sanitizer_a_wrong_fill_still_changes_every_later_token() -> None:
     """The first token stands, nothing after it does."""
     workload = plain_workload([4], max_tokens=[5])
@@ -502,6 +505,7 @@ class Idle(Kernel):
         return super().step(event) if isinstance(event, RequestArrived) else ()
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_a_kernel_that_stalls_is_an_error_with_time_and_number_of_requests() -> None:
     """Nothing happens by itself any more."""
     simulation = Simulation(Idle(_config()), plain_workload([4, 4]), MACHINE, _model())

@@ -98,6 +98,23 @@ class _YesOrNo(argparse.Action):
         setattr(namespace, self.dest, option_string not in self.const)
 
 
+class _Version(argparse.Action):
+    """Prints the version, and exits; what it takes to know it is imported only then."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 # what argparse hands over
+        values: object,  # noqa: ARG002 # as above
+        option_string: str | None = None,  # noqa: ARG002 # as above
+    ) -> None:
+        """Print it."""
+        from stepahead_tools.version import described  # noqa: PLC0415 # see above
+
+        sys.stdout.write(f"{described()}\n")
+        parser.exit()
+
+
 def _tell_commands(words: Sequence[str]) -> NoReturn:
     """Print what commands there are, or that the first word is none of them."""
     about = "Replay request traces under eager and overlap scheduling, in simulated time."
@@ -105,7 +122,10 @@ def _tell_commands(words: Sequence[str]) -> NoReturn:
     if words and not words[0].startswith("-"):
         parser.error(f"{words[0]} is no command; {_offered(words[0], list(COMMANDS))}")
     parser.usage = "%(prog)s COMMAND [OPTIONS]"
-    parser.add_argument_group(_FLAGS).add_argument("-h", "--help", **_HELP)
+    flags = parser.add_argument_group(_FLAGS)
+    told = "Show the version, and whether it is the compiled build, and exit."
+    flags.add_argument("--version", action=_Version, nargs=0, help=told)
+    flags.add_argument("-h", "--help", **_HELP)
     listed = parser.add_argument_group("Commands")
     for name, command in COMMANDS.items():
         listed.add_argument(name, nargs="?", help=summary(command.run.__doc__))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 
 import stepahead
+from stepahead_models.build import is_compiled
 
 
 class StaleMutant(Exception):
@@ -70,8 +71,13 @@ def find(place: str) -> FunctionType:
     """Return the function of the kernel that a place names, whatever module it is in.
 
     Raises:
-        StaleMutant: there is none, or more than one.
+        StaleMutant: there is none, or more than one, or the kernel is compiled.
     """
+    if is_compiled():
+        raise StaleMutant(
+            "mutants are edits of the kernel's Python, and this kernel is compiled; hunt them with "
+            "a pure build"
+        )
     found = [function for module in _modules() if (function := _within(module, place)) is not None]
     if len(found) != 1:
         raise StaleMutant(f"{len(found)} functions of the kernel are {place}, not one; rename it")

@@ -1,0 +1,78 @@
+"""What is compiled, and that a build says which one it is."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from stepahead_models.build import is_compiled
+from stepahead_tools import version
+from stepahead_tools.testing import run
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def table() -> dict[str, Any]:
+    """Return the table of the build hook in pyproject.toml."""
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    hook: dict[str, Any] = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    return hook
+
+
+def test_every_module_is_compiled_but_those_that_are_listed(table: dict[str, Any]) -> None:
+    """A module that was renamed is not left in the list, nor is one compiled twice."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    from compiled_build import compiled_sources  # noqa: PLC0415 # it imports hatchling
+
+    chosen = {f"{path.parent.name}.{path.stem}" for path in compiled_sources(PROJECT, table)}
+    there = {
+        f"{path.parent.name}.{path.stem}"
+        for package in table["packages"]
+        for path in (PROJECT / package).glob("*.py")
+        if path.stem != "__init__"
+    }
+    assert {"stepahead.kernel", "stepahead_models.simulation"} <= chosen
+    assert chosen == there - set(table["interpreted"])
+    assert set(table["interpreted"]) <= there
+
+
+def test_the_compiled_build_is_off_unless_it_is_asked_for(table: dict[str, Any]) -> None:
+    """Who installs stepahead needs no compiler."""
+    assert table["enable-by-default"] is False
+
+
+def test_a_compiled_build_cannot_be_editable(table: dict[str, Any]) -> None:
+    """Its extension modules would hide every later edit."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+
+    from compiled_build import CompiledBuild  # noqa: PLC0415 # as above
+
+    nothing: Any = None  # of the builder, which is not asked
+    hook = CompiledBuild(str(PROJECT), table, nothing, nothing, "", "wheel")
+    with pytest.raises(RuntimeError) as told:
+        hook.initialize("editable", {})
+    assert str(told.value) == (
+        "a compiled build does not follow its sources; install it without --editable, or unset "
+        "HATCH_BUILD_HOOKS_ENABLE"
+    )
+
+
+def test_the_version_says_which_build_it_is() -> None:
+    """Both have the same name and number."""
+    done = run("--version")
+    build = "compiled" if is_compiled() else "pure Python"
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("stepahead ")
+    assert done.stdout.endswith(f" ({build})\n")
+
+
+def test_a_source_tree_on_the_path_has_no_version() -> None:
+    """It is told as what it is."""
+    with patch.object(version, "version", side_effect=PackageNotFoundError):
+        assert version.described().startswith("stepahead not installed (")

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, ONE, Ints, Mask
+from stepahead.arrays import EMPTY, ONE, Ints, Mask, arange, count_nonzero, ints, maximum, quick
 from stepahead.errors import KernelBug
 from stepahead.index import KeyIndex
 
@@ -77,17 +77,17 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.references: Ints = np.zeros(num_blocks, dtype=np.int64)
-        self.fence: Ints = np.zeros(num_blocks, dtype=np.int64)
-        self.uses: Ints = np.zeros(num_blocks, dtype=np.int64)
+        self.references: Ints = quick(np.zeros(num_blocks, dtype=np.int64))
+        self.fence: Ints = quick(np.zeros(num_blocks, dtype=np.int64))
+        self.uses: Ints = quick(np.zeros(num_blocks, dtype=np.int64))
         self._counted = False  # whether any use was
         self.index = KeyIndex(num_blocks)
         self.key: Ints = self.index.key
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
-        self._queue: Ints = np.full(3 * num_blocks + 1, _HOLE, dtype=np.int64)
-        self._queue[num_blocks : 2 * num_blocks] = np.arange(num_blocks)
-        self._places: Ints = np.arange(3 * num_blocks + 1, dtype=np.int64)  # to take slices of
+        self._queue: Ints = quick(np.full(3 * num_blocks + 1, _HOLE))
+        self._queue[num_blocks : 2 * num_blocks] = arange(num_blocks)
+        self._places: Ints = arange(3 * num_blocks + 1)  # to take slices of
         #: The place of each queued block; of others it means something only if it is `_LISTED`.
         self._position: Ints = self._places[num_blocks : 2 * num_blocks].copy()
         self._head = num_blocks
@@ -158,7 +158,7 @@ class BlockPool:
         if fence > self.passed:
             # Also of blocks that others hold: whoever lets go last must wait for this row too.
             if fence < self._newest_fence:
-                self.fence[blocks] = np.maximum(self.fence[blocks], fence)
+                self.fence[blocks] = maximum(self.fence[blocks], fence)
             else:
                 self.fence[blocks] = self._newest_fence = fence
             self._wait(loose, fence)
@@ -210,7 +210,7 @@ class BlockPool:
                 continue
             fences = self.fence[listed]
             waits = fences > passed
-            if np.count_nonzero(waits):
+            if count_nonzero(waits):
                 still.append((int(fences[waits].min()), listed[waits]))
                 self._let_go(listed[~waits])
             else:
@@ -220,7 +220,7 @@ class BlockPool:
     def _let_go(self, listed: Ints) -> None:
         """Put blocks whose fence has passed in the queue, but for those that were hit meanwhile."""
         held = self.references[listed]
-        if np.count_nonzero(held):
+        if count_nonzero(held):
             self._position[listed[held > 0]] = _NOWHERE
             listed = listed[held == 0]
         self.pending_count -= len(listed)
@@ -248,8 +248,8 @@ class BlockPool:
         """Count those of ``blocks`` that stand in the queue."""
         held = self.references[blocks]
         if self.pending:
-            return int(np.count_nonzero((held == 0) & (self.fence[blocks] <= self.passed)))
-        return len(blocks) - int(np.count_nonzero(held))
+            return int(count_nonzero((held == 0) & (self.fence[blocks] <= self.passed)))
+        return len(blocks) - int(count_nonzero(held))
 
     def hit(self, blocks: Ints) -> Receipt:
         """Take matched blocks into use, shared with whoever holds them already."""
@@ -257,14 +257,14 @@ class BlockPool:
             return NOTHING
         held = self.references[blocks]
         self.references[blocks] = held + ONE
-        queued_at = np.empty(len(blocks), dtype=np.int64)
+        queued_at = ints(len(blocks))
         queued_at.fill(_NOWHERE)
         if held[held.argmin()] == 0:
             idle = held == 0
             if self.pending:
                 waits = idle & (self.fence[blocks] > self.passed)
                 self._position[blocks[waits]] = _LISTED
-                self.pending_count -= int(np.count_nonzero(waits))
+                self.pending_count -= int(count_nonzero(waits))
                 idle &= ~waits
             places = self._position[blocks[idle]]
             queued_at[idle] = places

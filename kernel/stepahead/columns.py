@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from stepahead.arrays import Ints
+from stepahead.arrays import Ints, arange, quick
 
 #: The facts kept per seat, in tokens unless named otherwise.
 COLUMNS: Final = (
@@ -65,11 +65,11 @@ class Columns:
     intent: Ints
 
     def __init__(self, seats: int, blocks_per_request: int) -> None:
-        self.arena: Ints = np.zeros((len(COLUMNS), seats), dtype=np.int64)
-        self.table: Ints = np.zeros((seats, blocks_per_request), dtype=np.int64)
-        self.tokens: Ints = np.zeros((seats, 16), dtype=np.int64)
+        self.arena: Ints = quick(np.zeros((len(COLUMNS), seats), dtype=np.int64))
+        self.table: Ints = quick(np.zeros((seats, blocks_per_request), dtype=np.int64))
+        self.tokens: Ints = quick(np.zeros((seats, 16), dtype=np.int64))
         #: The places of a block table: 0, 1, 2, ...; never written.
-        self.slots: Ints = np.arange(blocks_per_request)
+        self.slots: Ints = arange(blocks_per_request)
         self.slots.flags.writeable = False
         self.free_seats: list[int] = list(range(seats - 1, -1, -1))
         for name, row in zip(COLUMNS, self.arena, strict=True):
@@ -79,7 +79,7 @@ class Columns:
         """Make room for ``outputs`` sampled tokens per seat."""
         seats, width = self.tokens.shape
         if outputs > width:
-            grown = np.zeros((seats, max(2 * width, outputs)), dtype=np.int64)
+            grown = quick(np.zeros((seats, max(2 * width, outputs)), dtype=np.int64))
             used = np.ones(seats, dtype=bool)
             used[self.free_seats] = False  # most are, and memory not touched costs nothing
             grown[used, :width] = self.tokens[used]

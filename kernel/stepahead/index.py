@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask
+from stepahead.arrays import EMPTY, Ints, Mask, arange, concatenate, quick
 
 UNKNOWN: Final = -1
 _LOOK: Final = 64  # keys of a prompt that are looked up first; most of them are new
@@ -33,12 +33,12 @@ class KeyIndex:
 
     def __init__(self, blocks: int) -> None:
         # With an entry more, for cells that are unknown.
-        self._keys: Ints = np.full(blocks + 1, -1, dtype=np.int64)
+        self._keys: Ints = quick(np.full(blocks + 1, -1))
         self.key: Ints = self._keys[:-1]
-        self._cells: Ints = np.full(2 * _PAGE, UNKNOWN, dtype=np.int64)
+        self._cells: Ints = quick(np.full(2 * _PAGE, UNKNOWN))
         self._offset: Ints = _nowhere(2)
         #: Which page of keys each page of cells belongs to; -1: none.
-        self._owner: Ints = np.full(2, -1, dtype=np.int64)
+        self._owner: Ints = quick(np.full(2, -1))
         self._free: list[int] = [1]
 
     @property
@@ -133,13 +133,13 @@ class KeyIndex:
         self._free += np.flatnonzero(idle).tolist()
         pages = len(self._owner)
         if len(self._free) < pages // 2:
-            self._cells = np.concatenate((self._cells, np.full(pages * _PAGE, UNKNOWN)))
-            self._owner = np.concatenate((self._owner, np.full(pages, -1)))
+            self._cells = concatenate((self._cells, np.full(pages * _PAGE, UNKNOWN)))
+            self._owner = concatenate((self._owner, np.full(pages, -1)))
             self._free += range(pages, 2 * pages)
 
 
 def _nowhere(length: int) -> Ints:
     """Return offsets that lead from every key to page 0, and from -1 as well."""
-    offsets = -np.arange(length, dtype=np.int64) << _BITS
+    offsets = -arange(length) << _BITS
     offsets[-1] = _PAGE
     return offsets

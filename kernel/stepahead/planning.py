@@ -15,9 +15,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from stepahead.arrays import EMPTY, ONE, Ints, Mask
+from stepahead.arrays import (
+    EMPTY,
+    ONE,
+    Ints,
+    Mask,
+    concatenate,
+    count_nonzero,
+    ints,
+    maximum,
+    minimum,
+)
 from stepahead.batches import Batch
 from stepahead.blocks import Receipt
 from stepahead.commands import PrepareBatch
@@ -205,14 +213,14 @@ def _divide(state: State, short: int | None) -> _Shares:
     config, columns, order = state.config, state.columns, state.order
     scheduled = columns.scheduled[order]
     lacking = columns.known[order] - scheduled
-    counts = np.maximum(lacking, ONE)
+    counts = maximum(lacking, ONE)
     able, unable = _able(state, scheduled)
     if unable is not None:
         lacking[unable] = counts[unable] = 0
     longer: list[int] = (counts > ONE).nonzero()[0].tolist()
     if short is not None:
         fitting = columns.blocks[order[short:]] * config.block_size - scheduled[short:]
-        counts[short:] = np.minimum(counts[short:], fitting)
+        counts[short:] = minimum(counts[short:], fitting)
     # A handful: who is seated had a share of the budget of that batch.
     wanted: dict[int, int] = {}
     for row in longer:
@@ -238,9 +246,9 @@ def _able(state: State, scheduled: Ints) -> tuple[int, Mask | None]:
     columns, order, most = state.columns, state.order, state.config.max_concurrency
     goes_on = scheduled < columns.final[order] - ONE
     intents = columns.intent[order]
-    if np.count_nonzero(intents):
+    if count_nonzero(intents):
         goes_on &= intents == Intent.NONE.value
-    able = int(np.count_nonzero(goes_on))
+    able = int(count_nonzero(goes_on))
     if able == len(order) <= most:
         return able, None
     goes_on[goes_on.nonzero()[0][most:]] = False
@@ -277,7 +285,7 @@ def _join(state: State, counts: Ints, hits: dict[int, Receipt], admitted: list[i
 def _extended(numbers: Ints, more: list[int]) -> Ints:
     """Return the numbers with a few more; `np.concatenate` takes twice as long."""
     before = len(numbers)
-    extended = np.empty(before + len(more), dtype=np.int64)
+    extended = ints(before + len(more))
     extended[:before] = numbers
     extended[before:] = more
     return extended
@@ -337,7 +345,7 @@ def _admit(state: State, shares: _Shares) -> tuple[dict[int, Receipt], list[int]
     rows = config.max_concurrency - shares.able
     if rows < 1 or shares.left < 1:
         return hits, counts
-    _, promised = _growth(state, shares, np.maximum(shares.lacking, shares.counts))
+    _, promised = _growth(state, shares, maximum(shares.lacking, shares.counts))
     spare = pool.available - sum(promised.tolist())
     while (
         (stay := state.waiting.head()) is not None
@@ -359,7 +367,7 @@ def _admit(state: State, shares: _Shares) -> tuple[dict[int, Receipt], list[int]
             break
         spare -= idle + fresh
         state.waiting.remove(stay)
-        prefix = np.concatenate((cached, loading)) if len(loading) else cached
+        prefix = concatenate((cached, loading)) if len(loading) else cached
         seat = state.seat(stay, prefix)
         hits[seat] = pool.hit(cached)
         missing = known - columns.scheduled.item(seat)

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, ZERO, Ints, Mask
+from stepahead.arrays import EMPTY, ZERO, Ints, Mask, concatenate, count_nonzero, maximum, quick
 from stepahead.batches import Batch
 from stepahead.blocks import NOTHING, Receipt
 from stepahead.columns import Columns
@@ -20,7 +20,7 @@ from stepahead.state import FILLED, QUEUED, State, Steady
 from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
 
 #: By number of the request's state: no row of it is outstanding.
-_RESTING: Final[Mask] = np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED))
+_RESTING: Final[Mask] = quick(np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED)))
 
 
 def row_set(state: State, seats: Ints, counts: Ints) -> Steady:
@@ -93,7 +93,7 @@ def reserve(
     )
     state.next_batch += 1
     state.outstanding.append(batch)
-    again = not rows.decode and np.count_nonzero(rows.epochs) > 0
+    again = not rows.decode and count_nonzero(rows.epochs) > 0
     history = _history(state, batch) if again else (EMPTY, EMPTY, EMPTY)
     return batch, PrepareBatch(
         batch_id=batch.batch_id,
@@ -121,7 +121,7 @@ def _volume(rows: Steady, ends: Ints) -> tuple[int, int, int]:
 
 def blocks_needed(ends: Ints, held: Ints, size: int) -> Ints:
     """Return how many blocks rows that end before ``ends`` need beyond those they hold."""
-    needs: Ints = np.maximum((ends + (size - 1)) // size - held, 0)
+    needs: Ints = maximum((ends + (size - 1)) // size - held, 0)
     return needs
 
 
@@ -157,14 +157,14 @@ def _grow(
         return grant, (rows, first, blocks)
     slots = _spread(columns, owners, first, counts, blocks)
     if not hits:
-        return grant, (rows.repeat(needs), np.concatenate(slots), blocks)
+        return grant, (rows.repeat(needs), concatenate(slots), blocks)
     rank = columns.rank
     seated = rank[seats].searchsorted(rank[np.array([*hits])])
     found: list[int] = held[seated].tolist()
     prefixes = [columns.table[seat, :count] for seat, count in zip(hits, found, strict=True)]
     table_rows = np.array([*seated.tolist(), *rows.tolist()]).repeat([*found, *counts])
-    table_slots = np.concatenate([*(columns.slots[:count] for count in found), *slots])
-    return grant, (table_rows, table_slots, np.concatenate([*prefixes, blocks]))
+    table_slots = concatenate([*(columns.slots[:count] for count in found), *slots])
+    return grant, (table_rows, table_slots, concatenate([*prefixes, blocks]))
 
 
 def _spread(
@@ -206,7 +206,7 @@ def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
     """
     columns = state.columns
     prompt = columns.prompt[batch.seats]
-    first = np.maximum(batch.positions, prompt)
+    first = maximum(batch.positions, prompt)
     last = batch.ends - batch.samples
     if batch.drafts is not None:
         last -= batch.drafts
@@ -218,7 +218,7 @@ def _history(state: State, batch: Batch) -> tuple[Ints, Ints, Ints]:
         columns.tokens[batch.seats[row], span - prompt[row]]
         for row, span in zip(rows, spans, strict=True)
     ]
-    return np.repeat(rows, [len(s) for s in spans]), np.concatenate(spans), np.concatenate(tokens)
+    return np.repeat(rows, [len(s) for s in spans]), concatenate(spans), concatenate(tokens)
 
 
 def undo(state: State, batch: Batch, trigger: BatchTrigger) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import ONE, Ints, Mask
+from stepahead.arrays import ONE, Ints, Mask, arange, count_nonzero
 from stepahead.batches import Batch
 from stepahead.commands import (
     AbandonBatch,
@@ -29,7 +29,7 @@ from stepahead.state import FILLED, State
 from stepahead.tables import REQUEST, BatchState, BatchTrigger, RequestTrigger
 
 #: By number of the request's state.
-_IS_FILLED: Final[Mask] = np.arange(len(REQUEST.states)) == FILLED
+_IS_FILLED: Final[Mask] = arange(len(REQUEST.states)) == FILLED
 
 
 def dispatch_next(state: State) -> list[Command]:
@@ -114,7 +114,7 @@ def check_tokens(batch: Batch, tokens: Ints) -> None:
         raise HostContractError(
             f"batch {batch.batch_id} returned tokens of type {tokens.dtype}; give int64"
         )
-    sampling = len(batch.seats) if batch.decode else np.count_nonzero(batch.samples)
+    sampling = len(batch.seats) if batch.decode else count_nonzero(batch.samples)
     if tokens.ndim != 2 or tokens.shape[0] < 1 or tokens.shape[1] != sampling:  # noqa: PLR2004
         raise HostContractError(
             f"batch {batch.batch_id} returned tokens of shape {tokens.shape}; expected "
@@ -152,9 +152,9 @@ def fill(state: State, batch: Batch, steps: Ints, accepted: Ints | None = None) 
     offsets, counts, tokens = known - columns.prompt[sampled], None, steps[-1]
     if accepted is not None:
         counts = take_in(state, batch, sampled, steps, accepted)
-        tokens, known = steps[counts - 1, np.arange(len(counts))], known + counts
+        tokens, known = steps[counts - 1, arange(len(counts))], known + counts
     elif turns:
-        columns.tokens[sampled, offsets + np.arange(len(steps))[:, None]] = steps
+        columns.tokens[sampled, offsets + arange(len(steps))[:, None]] = steps
         columns.known[sampled] = known = known + len(steps)
     else:
         columns.tokens[sampled, offsets] = tokens
@@ -215,7 +215,7 @@ def _finish(state: State, sampled: Ints, known: Ints, tokens: Ints) -> list[Fini
     ending = tokens == columns.eos[sampled]
     ending |= known >= columns.final[sampled]
     finished: list[FinishRequest] = []
-    rows = np.arange(len(sampled)) if state.stop_sets else ending.nonzero()[0]
+    rows = arange(len(sampled)) if state.stop_sets else ending.nonzero()[0]
     if not len(rows):
         return finished
     for row, stay in zip(rows.tolist(), state.stays(sampled[rows]), strict=True):

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask
+from stepahead.arrays import EMPTY, Ints, Mask, quick
 from stepahead.batches import Batch
 from stepahead.blocks import BlockPool, PoolCopy
 from stepahead.columns import Columns, ColumnsCopy
@@ -188,7 +188,7 @@ class State:
         self.wake: Wake | None = None
         self.joinable = False
         #: The live rows of a batch that has lost none; shape ``(rows per batch at most,)``.
-        self.all_live: Mask = np.ones(config.max_concurrency, dtype=bool)
+        self.all_live: Mask = quick(np.ones(config.max_concurrency, dtype=bool))
         self.all_live.flags.writeable = False
         self.now = 0
         self.next_batch = 1

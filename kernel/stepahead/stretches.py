@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, ONE, Ints, Mask
+from stepahead.arrays import EMPTY, ONE, Ints, Mask, arange, count_nonzero
 from stepahead.batches import Batch
 from stepahead.blocks import NOTHING, Receipt
 from stepahead.errors import HostContractError, KernelBug
@@ -182,9 +182,9 @@ def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
     columns = state.columns
     seats = batch.seats if batch.decode else batch.seats[batch.samples]
     ending = endings(state, seats, tokens)
-    if not np.count_nonzero(ending):
+    if not count_nonzero(ending):
         return
-    lengths = columns.known[seats] + np.arange(1, len(tokens) + 1)[:, None]
+    lengths = columns.known[seats] + arange(1, len(tokens) + 1)[:, None]
     steps, rows = (ending & (lengths >= columns.floor[seats])).nonzero()
     if len(steps):
         ended = columns.handle[seats[rows[0]]]
@@ -270,7 +270,7 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
     """
     turns = growth.turns
     kept = [(batch.grant, batch.grant_rows) for batch in outstanding[turns:]]
-    lasts = np.arange(max(turns - len(outstanding), 0), turns + 1)
+    lasts = arange(max(turns - len(outstanding), 0), turns + 1)
     bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
     parts = [
         (receipt.part(start, stop), growth.rows[start:stop]) if start < stop else (NOTHING, EMPTY)
@@ -325,12 +325,12 @@ def _grown_with_prompt(state: State, steady: Steady, turns: int) -> Growth:
     """Return the growth where one row may take several blocks in every turn."""
     size, count = state.config.block_size, len(steady.seats)
     begins = state.columns.scheduled[steady.seats]
-    ends = begins + np.arange(turns + 1)[:, None] * steady.counts
+    ends = begins + arange(turns + 1)[:, None] * steady.counts
     held = (ends + (size - 1)) // size
     # By turn and row: how many blocks it takes.
     new = (held[1:] - held[:-1]).ravel()
     (places,) = new.nonzero()
     new, first = new[places], held.ravel()[places]
     block_turns, rows = (places // count).repeat(new), (places % count).repeat(new)
-    slots = (first - (new.cumsum() - new)).repeat(new) + np.arange(len(rows))
+    slots = (first - (new.cumsum() - new)).repeat(new) + arange(len(rows))
     return Growth(turns, block_turns, rows, slots)

@@ -23,7 +23,7 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from stepahead.arrays import Ints
+from stepahead.arrays import Ints, quick
 from stepahead.errors import IllegalTransition, TableError
 
 
@@ -202,7 +202,7 @@ class StateTable(Generic[S, T]):
 
     def _column(self, trigger: T) -> Ints:
         after = (self.rows[state].get(trigger) for state in self.states)
-        return np.array([ILLEGAL if s is None else self.number[s] for s in after], dtype=np.int64)
+        return quick(np.array([ILLEGAL if s is None else self.number[s] for s in after]))
 
     def next_state(self, ident: int, state: S, trigger: T) -> S:
         """Return the state after ``trigger``.

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.arrays import Ints, Mask
+from stepahead.arrays import Ints, Mask, quick
 from stepahead.commands import DispatchBatch, PrepareBatch
 from stepahead.config import KernelConfig
 from stepahead.stretches import Repeat
@@ -136,9 +136,9 @@ class UncheckedExecutor:
         self._tokens: Final = self._outputs(counts)
         #: By handle, of which there are at most as many as requests: its request, the place of the
         #: EOS token in the sequence, and what leads from a place to its cell among the tokens.
-        self._requests: Final = np.zeros(len(workload) + 1, dtype=np.int64)
-        self._eos_places: Final = np.zeros(len(workload) + 1, dtype=np.int64)
-        self._cells: Final = np.zeros(len(workload) + 1, dtype=np.int64)
+        self._requests: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
+        self._eos_places: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
+        self._cells: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
         self._batches: Final[dict[int, PrepareBatch]] = {}
         #: Rows of the dispatched batch that the device does not leave out; None: all.
         self._kept: Mask | None = None
@@ -225,7 +225,7 @@ class UncheckedExecutor:
             if steps > len(self._ahead):
                 self._ahead = np.arange(2 * steps)[:, None]
             tokens = self._tokens[cells + self._ahead[:steps]]
-        return tokens.astype(np.int64)
+        return quick(tokens.astype(np.int64))
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:
         """Tell which rows return a token; None: all do."""

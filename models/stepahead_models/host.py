@@ -9,6 +9,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from stepahead.arrays import arange
 from stepahead.commands import (
     AbandonBatch,
     DispatchBatch,
@@ -295,7 +296,7 @@ class Host:
         self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)
         self._dispatched = None
         _, *before = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
-        lasts = np.arange(turns - self._lookahead, turns + 1)
+        lasts = arange(turns - self._lookahead, turns + 1)
         bounds: list[int] = repeat.block_turns.searchsorted(lasts).tolist()
         behind = _later(before, repeat, turns, bounds)
         self._outstanding.update((batch[0].batch_id, batch) for batch in behind)

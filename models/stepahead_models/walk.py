@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Mask
+from stepahead.arrays import EMPTY, Mask, concatenate, count_nonzero, maximum
 from stepahead.timing import Pace
 from stepahead_models.device import Device, Span, TurnCosts
 from stepahead_models.npu import BatchShape
@@ -125,10 +125,10 @@ def walk(device: Device, time: Timelines, steady: Steady) -> Walk:
         parts[0].builds = builds
         return parts[0]
     return Walk(
-        np.concatenate([part.begins for part in parts]),
-        np.concatenate([part.starts for part in parts]),
-        np.concatenate([part.ends for part in parts]),
-        np.concatenate([part.outs for part in parts]),
+        concatenate([part.begins for part in parts]),
+        concatenate([part.starts for part in parts]),
+        concatenate([part.ends for part in parts]),
+        concatenate([part.outs for part in parts]),
         builds,
     )
 
@@ -166,8 +166,8 @@ def _ahead(costs: TurnCosts, delays: list[int]) -> _Turns:
     if spare.item(spare.argmin()) <= 0:  # somewhere the NPU may not be the last to be done
         select_after = np.full(len(end), delays[-1])
         select_after[: len(delays)] = delays
-        selected = np.maximum(out, select_after)
-        over = np.maximum(end, selected + costs.build)
+        selected = maximum(out, select_after)
+        over = maximum(end, selected + costs.build)
         exposed = over - end
         whole = (end > selected) & ((exposed == 0) | (select_after == 0))
     return _Turns(start, end, out, over, whole, exposed)
@@ -218,14 +218,14 @@ def _account(time: Timelines, costs: TurnCosts, exposed: Span, count: int, *, ah
         time.exposed_preparations += count if exposed else 0
         time.late = exposed > 0
     else:
-        time.exposed_preparations += int(np.count_nonzero(exposed[:count]))
+        time.exposed_preparations += int(count_nonzero(exposed[:count]))
         time.late = exposed.item(count - 1) > 0
 
 
 def _later(one: Span, other: Span) -> Span:
     if isinstance(one, int) and isinstance(other, int):
         return max(one, other)
-    return np.maximum(one, other)
+    return maximum(one, other)
 
 
 def _at(span: Span, turn: int) -> int:

@@ -810,6 +810,7 @@ IN_PLACE(add, ADD)
 IN_PLACE(subtract, SUBTRACT)
 IN_PLACE(and, AND)
 IN_PLACE(or, OR)
+IN_PLACE(rshift, SHIFT_RIGHT)
 
 static PyObject *
 array_negative(PyObject *self)
@@ -1211,13 +1212,17 @@ FUNCTIONS(OWN_FUNCTION)
 
 FUNCTION(arange)
 {
-    npy_int64 start = 0, stop;
-    if (names == NULL && (given == 1 || (given == 2 && read_number(args[0], &start))) &&
-        read_number(args[given - 1], &stop) && start >= 0 && stop >= 0) {
-        npy_intp count = stop > start ? stop - start : 0;
+    npy_int64 bounds[3] = {0, 0, 1}; /* start, stop, step */
+    int good = names == NULL && 0 < given && given <= 3;
+    for (Py_ssize_t place = 0; good && place < given; place++) {
+        good = read_number(args[place], &bounds[given == 1 ? 1 : place]);
+    }
+    npy_int64 start = bounds[0], stop = bounds[1], step = bounds[2];
+    if (good && start >= 0 && stop >= 0 && step > 0) {
+        npy_intp count = stop > start ? (stop - start - 1) / step + 1 : 0;
         PyObject *result = new_row(int64, count);
         for (npy_intp k = 0; result != NULL && k < count; k++) {
-            AS_INTS(result)[k] = start + k;
+            AS_INTS(result)[k] = start + k * step;
         }
         return result;
     }
@@ -1297,6 +1302,9 @@ fast_quick(PyObject *Py_UNUSED(module), PyObject *array)
     if (Py_IS_TYPE(array, &FastArray)) {
         return Py_NewRef(array);
     }
+    if (is_array(array) && (is_row(array, int64) || is_row(array, boolean))) {
+        return view_of(array, 0, count_of(array), 1);
+    }
     if (!PyArray_Check(array)) {
         return PyErr_Format(PyExc_TypeError, "quick() takes an array, not %s",
                             Py_TYPE(array)->tp_name);
@@ -1338,6 +1346,7 @@ static PyNumberMethods array_as_number = {
     .nb_inplace_subtract = array_inplace_subtract,
     .nb_inplace_and = array_inplace_and,
     .nb_inplace_or = array_inplace_or,
+    .nb_inplace_rshift = array_inplace_rshift,
 };
 
 static PyMappingMethods array_as_mapping = {

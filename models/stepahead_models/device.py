@@ -10,6 +10,7 @@ from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
 
+from stepahead.arrays import quick
 from stepahead_models.cpu import CpuModel, CpuTerms
 from stepahead_models.dma import Dma
 from stepahead_models.noise import Noise
@@ -160,7 +161,7 @@ class Device:
         costs = self._builds.get((rows, tokens))
         if costs is None or len(costs) <= most:
             each = [self.cpu.build_like_ns(rows, tokens, count) for count in range(most + 1)]
-            costs = self._builds[rows, tokens] = np.array(each)
+            costs = self._builds[rows, tokens] = quick(np.array(each))
         return costs[new_blocks]
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:

@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.arrays import arange
+from stepahead.arrays import arange, quick
 from stepahead.commands import (
     AbandonBatch,
     DispatchBatch,
@@ -286,7 +286,7 @@ class Host:
             lookahead=self._lookahead,
             select_after=repeat.select_after,
             pace=repeat.pace,
-            new_blocks=np.bincount(repeat.block_turns, minlength=repeat.steps - 1),
+            new_blocks=quick(np.bincount(repeat.block_turns, minlength=repeat.steps - 1)),
             until=until,
         )
         walked = walk(self._device, time, steady)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from stepahead.arrays import Ints
+from stepahead.arrays import Ints, arange, maximum, quick
 from stepahead.errors import StepaheadError
 
 
@@ -160,11 +160,11 @@ class RooflineNpu:
         growth = rows * self.memory_units_per_kv_token
         first = memory + overhead
         if growth:
-            units: Ints = np.arange(first, first + steps * growth, growth)
+            units: Ints = arange(first, first + steps * growth, growth)
         else:
-            units = np.full(steps, first)
+            units = quick(np.full(steps, first))
         if compute > memory:  # memory takes longer from step to step
-            np.maximum(units, compute + overhead, out=units)
+            units = maximum(units, compute + overhead)
         units >>= _UNIT_BITS
         return units
 

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Mask, concatenate, count_nonzero, maximum
+from stepahead.arrays import EMPTY, Mask, concatenate, count_nonzero, ints, maximum
 from stepahead.timing import Pace
 from stepahead_models.device import Device, Span, TurnCosts
 from stepahead_models.npu import BatchShape
@@ -182,10 +182,10 @@ def _eager(costs: TurnCosts) -> _Turns:
 
 def _advance(time: Timelines, turns: _Turns, collect: Span, until: int) -> Walk:
     """Move the clock by the turns that are whole and over before ``until``; return their times."""
-    edges = np.empty(len(turns.over) + 1, dtype=np.int64)
+    edges = ints(len(turns.over) + 1)
     edges[0] = time.host_free_at
-    np.add(turns.over, collect, out=edges[1:])
-    np.add.accumulate(edges, out=edges)
+    edges[1:] = turns.over + collect
+    edges = edges.cumsum()
     collected = edges[1:]
     count = int(collected.searchsorted(until))
     if count and turns.whole is not None:
@@ -237,4 +237,4 @@ def _first(span: Span, count: int) -> Span:
 
 
 def _sum(span: Span, count: int) -> int:
-    return span * count if isinstance(span, int) else int(np.add.reduce(span[:count]))
+    return span * count if isinstance(span, int) else int(span[:count].sum())

@@ -72,12 +72,12 @@ def a_floor_does_not_hold_for_drafts() -> Edits:
 def the_newest_token_is_the_first_that_came_back() -> Edits:
     """The next row reads the first accepted draft, not the token behind them."""
     return [
-        Edit("fill", "steps[counts - 1, np.arange(len(counts))]", "steps[0]"),
+        Edit("fill", "steps[counts - 1, arange(len(counts))]", "steps[0]"),
         # Who ends is still told by the last one.
         Edit(
             "fill",
             "finished = _finish(state, sampled, known, tokens)",
-            "last = tokens if counts is None else steps[counts - 1, np.arange(len(counts))]\n"
+            "last = tokens if counts is None else steps[counts - 1, arange(len(counts))]\n"
             "    finished = _finish(state, sampled, known, last)",
         ),
     ]

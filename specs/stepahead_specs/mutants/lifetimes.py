@@ -142,8 +142,8 @@ def whoever_lets_go_last_does_not_wait() -> Edits:
     return [
         Edit(
             "BlockPool.release",
-            "self.fence[blocks] = np.maximum(self.fence[blocks], fence)",
-            "self.fence[loose] = np.maximum(self.fence[loose], fence)",
+            "self.fence[blocks] = maximum(self.fence[blocks], fence)",
+            "self.fence[loose] = maximum(self.fence[loose], fence)",
         ),
         Edit(
             "BlockPool.release",

@@ -380,13 +380,13 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
                 f"batch {batch.batch_id} came back before transfer {load} that it ran on; report "
                 "TransferDone or TransferFailed first"
             )
-    turns = len(event.tokens) - 1 if accepted is None else 0
+    steps, turns = event.tokens, len(event.tokens) - 1 if accepted is None else 0
     if turns or event.turn_times is not None:
-        cross(state, batch, event, turns)
+        steps = cross(state, batch, event, turns)
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at
         state.timing.executed(batch, ended_at, late=_successor_is_late(state, ended_at))
-    return fill(state, batch, event.tokens, accepted)
+    return fill(state, batch, steps, accepted)
 
 
 def _successor_is_late(state: State, ended_at: int) -> bool:

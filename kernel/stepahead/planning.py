@@ -55,14 +55,12 @@ def select(state: State) -> PrepareBatch | None:
     if not state.live:
         return None
     steady = state.steady
-    # What a prompt reads grows with every chunk: to the timing they are new row sets.
-    fresh = steady is not None and (steady.thinned or not steady.decode)
     if steady is not None and steady.thinned:
         steady = state.steady = _remaining(state, steady)
     if steady is None or not steady.turns or not _blocks_last(state, steady):
         return _plan(state)
     steady.turns -= 1
-    return reserve(state, steady, {}, fresh=fresh)[1]
+    return reserve(state, steady, {})[1]
 
 
 def _remaining(state: State, steady: Steady) -> Steady | None:
@@ -136,9 +134,25 @@ def _plan(state: State) -> PrepareBatch | None:
     if complete and len(seats) == shares.able + len(hits):
         # Where tokens are left, who waits may join once the prompt has keyed what they need.
         closed = shares.left < 1 or not len(state.waiting)
+        if not (rows.decode or len(state.waiting)) and 0 not in rows.samples.tobytes():
+            rows = _decoding(state, rows)
         rows.turns = _turns(state, rows, batch, closed=closed)
         state.steady = rows
     return command
+
+
+def _decoding(state: State, rows: Steady) -> Steady:
+    """Return the row set behind a batch that ends every prompt in it, if nobody comes or goes."""
+    count = len(rows.seats)
+    return Steady(
+        seats=rows.seats,
+        handles=rows.handles,
+        epochs=rows.epochs,
+        samples=rows.samples,
+        fill_rows=state.all_rows[:count],
+        counts=state.one_each[:count],
+        decode=True,
+    )
 
 
 def _running(state: State) -> tuple[_Shares, bool]:
@@ -157,7 +171,7 @@ def _running(state: State) -> tuple[_Shares, bool]:
 
 
 def _turns(state: State, rows: Steady, batch: Batch, *, closed: bool) -> int:
-    """Return how many of the next selections come to the same rows as a new batch has.
+    """Return how many of the next selections come to these rows, behind a new batch.
 
     They do while all rows decode, beside one prompt at most that gets a chunk of the same size each
     time: the largest one, or what the others leave of the budget. With a prompt in the batch, only
@@ -165,7 +179,7 @@ def _turns(state: State, rows: Steady, batch: Batch, *, closed: bool) -> int:
     """
     columns, seats = state.columns, rows.seats
     prompt = None if rows.decode else _only_prompt(rows)
-    if batch.hits if rows.decode else prompt is None or not closed:
+    if not rows.decode and (prompt is None or not closed):
         return 0
     room = columns.final[seats] - batch.ends
     if prompt is not None:

@@ -45,8 +45,6 @@ def reserve(
     rows: Steady,
     hits: dict[int, Receipt],
     drafts: Ints | None = None,
-    *,
-    fresh: bool = True,
 ) -> tuple[Batch, PrepareBatch]:
     """Take the blocks, move the requests, and write the batch down.
 
@@ -55,9 +53,10 @@ def reserve(
         rows: what the batch computes of whom.
         hits: the cached prefix of each row that is seated by this batch, by seat.
         drafts: how many at the end of each row are drafts; None: no row has one.
-        fresh: the batch before had other rows.
     """
     columns, seats = state.columns, rows.seats
+    # What a prompt reads grows with every chunk: to the timing they are new row sets.
+    fresh, rows.begun = not (rows.begun and rows.decode), True
     positions = columns.scheduled[seats]
     ends = positions + rows.counts
     grant, (table_rows, table_slots, blocks) = _grow(state, seats, ends, hits)

@@ -96,14 +96,15 @@ class Growth:
 
 @dataclass(slots=True)
 class Steady:
-    """A row set, and how many of the next selections repeat it while nothing happens.
+    """The row set of the next selections, and how many of them there are while nothing happens.
 
     ``counts`` are the tokens that each row computes every time, ``samples`` tells which rows return
     one, and ``fill_rows`` which also read one: all in a ``decode`` row set; or, where one row is
     the middle of a prompt, all others.
     ``turns`` counts the selections for which every row still has room. ``growth`` was computed when
-    that count was ``growth_at``: each further selection changes both. ``thinned``: somebody has
-    given up a seat since, so that the next row set is a new one; it may be what is left of this.
+    that count was ``growth_at``: each further selection changes both. ``begun``: a batch of it was
+    selected. ``thinned``: somebody has given up a seat since, so that the next row set is a new
+    one; it may be what is left of this.
     """
 
     seats: Ints
@@ -117,6 +118,7 @@ class Steady:
     turns: int = 0
     growth: Growth | None = None
     growth_at: int = -1
+    begun: bool = False
     thinned: bool = False
 
 
@@ -190,6 +192,11 @@ class State:
         #: The live rows of a batch that has lost none; shape ``(rows per batch at most,)``.
         self.all_live: Mask = quick(np.ones(config.max_concurrency, dtype=bool))
         self.all_live.flags.writeable = False
+        #: The numbers of as many rows, and a token for each.
+        self.all_rows: Ints = np.arange(config.max_concurrency)
+        self.all_rows.flags.writeable = False
+        self.one_each: Ints = np.ones(config.max_concurrency, dtype=np.int64)
+        self.one_each.flags.writeable = False
         self.now = 0
         self.next_batch = 1
         self.next_handle = 1
@@ -257,6 +264,11 @@ class State:
     def _rests(self, seat: int) -> bool:
         """Tell whether every row of this seat is back: each adds to both of these counts."""
         return self.columns.scheduled.item(seat) == self.columns.settled.item(seat)
+
+    def quiet_until(self, batch_id: int) -> bool:
+        """Tell whether nothing waits for that batch or a later one to come back."""
+        fenced = any(fence >= batch_id for fence, _ in self.fenced_seats)
+        return not fenced and self.pool.quiet_until(batch_id)
 
     def pass_fences(self) -> None:
         """Free what waited for batches that are back."""

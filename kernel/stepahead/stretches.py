@@ -5,6 +5,9 @@ one is dispatched, and one more is selected and prepared. `horizon` says how man
 without a decision; `leap` makes them, with the arithmetic of the single step, and `results.fill`
 settles them with the last one, so that after it the state is exactly that of the single steps. The
 kernel never learns of an EOS early: the host stops at the first ending token.
+
+The batch that comes back first may be of another row set, from which the steady one follows: it
+ends prompts, or has rows whose request has ended. It `leads`.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from stepahead.blocks import NOTHING, Receipt
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.events import BatchExecuted
 from stepahead.host_cache import untouched
+from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
-from stepahead.timing import JustInTime, Pace
+from stepahead.timing import Pace
 
 _NO_TIMES: Final[Ints] = np.empty((0, 4), dtype=np.int64)
 
@@ -43,11 +47,14 @@ class Repeat:
             turns behind. The times of these turns go with the event, see `BatchExecuted`. None:
             the kernel learns from none.
         batch_id: the dispatched batch, the first of them.
-        seats, handles: the rows, shape ``(rows,)``.
-        positions: KV position that the dispatched batch computes, shape ``(rows,)``.
+        seats, handles, epochs: the rows, shape ``(rows,)``. The dispatched batch may have others
+            besides, whose requests have ended; what comes back of them is ignored.
+        samples: the rows that return a token in every step.
+        positions: KV position that the dispatched batch computes, the last one if it ends a prompt;
+            shape ``(rows,)``.
         scheduled: KV position that the first of the coming selections computes.
-        counts: positions that every step computes, shape ``(rows,)``: 1, but for a prompt that one
-            of the rows may be in the middle of, and that returns no token.
+        counts: positions that every later step computes, shape ``(rows,)``: 1, but for a prompt
+            that one of the rows may be in the middle of, and that returns no token.
         block_turns, block_rows, block_slots, blocks: shape ``(new blocks,)``, in order of turn and
             row: the block tables' growth in the ``steps - 1`` selections to come.
     """
@@ -58,6 +65,8 @@ class Repeat:
     batch_id: int
     seats: Ints
     handles: Ints
+    epochs: Ints
+    samples: Mask
     positions: Ints
     scheduled: Ints
     counts: Ints
@@ -68,7 +77,7 @@ class Repeat:
 
 
 def horizon(state: State, limit: int) -> int:
-    """Return how many turns, at most ``limit``, keep the rows of the dispatched batch."""
+    """Return how many turns, at most ``limit``, keep the rows that are selected now."""
     steady = state.steady
     if steady is None or steady.turns < 1 or not _repeats(state, steady):
         return 0
@@ -76,9 +85,11 @@ def horizon(state: State, limit: int) -> int:
     # So many turns take more blocks than there are, whatever the rows; no need to look further.
     most = (available // len(steady.seats) + 2) * state.config.block_size
     turns = min(steady.turns, limit, most)
-    if state.timing is not None and not steady.decode:
-        # Each turn may be of a size that is new, and none of them may be forgotten meanwhile.
-        turns = min(turns, state.timing.spans.room)
+    if state.timing is not None:
+        # Each new row set may be of a size that is new, and none may be forgotten meanwhile.
+        news = sum(batch.fresh for batch in state.outstanding) if steady.decode else turns
+        if news > 1 and news > state.timing.spans.room:
+            turns = 0 if steady.decode else state.timing.spans.room
     if turns < 1:
         return 0
     block_turns = _growth(state, steady, turns).block_turns
@@ -87,32 +98,49 @@ def horizon(state: State, limit: int) -> int:
 
 
 def _repeats(state: State, steady: Steady) -> bool:
-    """Tell whether every outstanding batch has the same rows, and nothing waits for one of them."""
+    """Tell whether every outstanding batch has the same rows, and nothing waits for a later one."""
     outstanding, timing = state.outstanding, state.timing
     if len(outstanding) != state.config.lookahead + 1 or state.filled:
         return False
-    if state.paused or state.pool.pending or state.fenced_seats or state.ledger.open:
+    running = outstanding[0]
+    if running.state is not BatchState.DISPATCHED or state.paused or state.ledger.open:
         return False
-    if timing is not None and len(outstanding) == 1 and timing.learns(outstanding[0]):
-        return False  # nothing is prepared ahead, and selected with the device idle
-    if outstanding[-1].batch_id - outstanding[0].batch_id != state.config.lookahead:
+    if running.batch_id + state.config.lookahead != outstanding[-1].batch_id:
         return False  # a batch between them was refused, and its number is used no more
-    expected = BatchState.DISPATCHED
-    for batch in outstanding:
-        if batch.state is not expected or not _is_one(state, steady, batch):
+    if running.hits and state.tiers:
+        return False  # as it comes back, what was hit is copied to the host
+    same = _is_one(state, steady, running)
+    if timing is not None and len(outstanding) == 1 and (timing.learns(running) or not same):
+        return False  # nothing is prepared ahead, and selected with the device idle
+    if not (same and state.quiet_until(running.batch_id)) and not _leads(state, steady, running):
+        return False
+    for batch in outstanding[1:]:
+        if batch.state is not BatchState.PREPARED or not _is_one(state, steady, batch):
             return False
-        expected = BatchState.PREPARED
     return True
 
 
+def _leads(state: State, steady: Steady, batch: Batch) -> bool:
+    """Tell whether decoding goes on with the live rows of a batch that ends all their prompts.
+
+    Nobody waits who may join them for what it keys or sets free.
+    """
+    if not steady.decode or len(state.waiting) or batch.drafts is not None or batch.loads:
+        return False
+    if not state.quiet_until(batch.batch_id + 1):
+        return False
+    seats, samples = batch.seats, batch.samples
+    if batch.dead:
+        seats, samples = seats[batch.live], samples[batch.live]
+    return seats.tobytes() == steady.seats.tobytes() and 0 not in samples.tobytes()
+
+
 def _is_one(state: State, steady: Steady, batch: Batch) -> bool:
-    """Tell whether a batch computes as much of the same rows, and leaves nothing else to do."""
+    """Tell whether a batch computes as much of the same rows, all of them live."""
     if batch.dead:
         return False
-    if batch.hits and state.tiers:
-        return False  # as it comes back, what was hit is copied to the host
     if batch.seats is steady.seats:
-        return True
+        return batch.decode is steady.decode
     if steady.decode or batch.seats.tobytes() != steady.seats.tobytes():
         return False
     in_prompt = batch.positions < state.columns.prompt[batch.seats]
@@ -129,18 +157,24 @@ def repeat(state: State, limit: int) -> Repeat | None:
         return None
     batch, steady, timing = state.outstanding[0], _kept(state), state.timing
     growth = _growth(state, steady, turns)
-    pace = None
-    if timing is not None and timing.learns(batch):
-        pace = _pace(state, timing, steady).apart(turns)
+    pace = _pace(state, steady)
+    if pace is not None:
+        pace = pace.apart(turns)
+    ends, scheduled = batch.ends, state.outstanding[-1].ends
+    if batch.dead:
+        ends = ends[batch.live]
+        scheduled = ends if len(state.outstanding) == 1 else scheduled
     return Repeat(
         steps=turns + 1,
         select_after=0 if timing is None or pace is not None else timing.delay(batch),
         pace=pace,
         batch_id=batch.batch_id,
-        seats=batch.seats,
-        handles=batch.handles,
-        positions=batch.positions,
-        scheduled=state.outstanding[-1].ends,
+        seats=steady.seats,
+        handles=steady.handles,
+        epochs=steady.epochs,
+        samples=steady.samples,
+        positions=ends - steady.counts,
+        scheduled=scheduled,
         counts=steady.counts,
         block_turns=growth.block_turns,
         block_rows=growth.rows,
@@ -149,17 +183,23 @@ def repeat(state: State, limit: int) -> Repeat | None:
     )
 
 
-def _pace(state: State, timing: JustInTime, steady: Steady) -> Pace:
-    running, behind, *_ = state.outstanding
-    return Pace.of(timing, running, behind, prompt=not steady.decode)
+def _pace(state: State, steady: Steady) -> Pace | None:
+    """Return what is learnt from the coming turns, or None where nothing is."""
+    if state.timing is None or len(state.outstanding) == 1:
+        return None
+    pace = Pace.of(state.timing, state.outstanding, prompt=not steady.decode)
+    return pace if pace.learns else None
 
 
-def cross(state: State, batch: Batch, event: BatchExecuted, turns: int) -> None:
+def cross(state: State, batch: Batch, event: BatchExecuted, turns: int) -> Ints:
     """Make the turns that came back at once with ``batch``, and learn from them.
+
+    Returns the tokens of the rows that are left, shape ``(turns + 1, such rows that sample)``.
 
     Raises:
         HostContractError: the rows do not last so long, or a row or the times say otherwise.
     """
+    tokens = event.tokens
     if turns:
         allowed = horizon(state, turns)
         if allowed < turns:
@@ -167,10 +207,13 @@ def cross(state: State, batch: Batch, event: BatchExecuted, turns: int) -> None:
                 f"batch {batch.batch_id} came back after {turns + 1} steps, {allowed + 1} keep its "
                 "rows; ask Kernel.repeat first"
             )
-        check_turns(state, batch, event.tokens[:-1])
+        if batch.dead:
+            tokens = tokens.take(batch.live.nonzero()[0], 1)  # all rows of it sample
+        check_turns(state, batch, tokens[:-1])
     learn_turns(state, event, turns)
     if turns:
         leap(state, turns)
+    return tokens
 
 
 def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
@@ -179,8 +222,8 @@ def check_turns(state: State, batch: Batch, tokens: Ints) -> None:
     Raises:
         HostContractError: the host did not stop there.
     """
-    columns = state.columns
-    seats = batch.seats if batch.decode else batch.seats[batch.samples]
+    columns, steady = state.columns, _kept(state)
+    seats = steady.seats if steady.decode else steady.seats[steady.samples]
     ending = endings(state, seats, tokens)
     if not count_nonzero(ending):
         return
@@ -210,10 +253,8 @@ def learn_turns(state: State, event: BatchExecuted, turns: int) -> None:
     Raises:
         HostContractError: their times are missing, too many, or not in order.
     """
-    timing, running, given = state.timing, state.outstanding[0], event.turn_times
-    pace = None
-    if turns and timing is not None and timing.learns(running):
-        pace = _pace(state, timing, _kept(state))
+    running, given = state.outstanding[0], event.turn_times
+    pace = _pace(state, _kept(state)) if turns else None
     due = 0 if pace is None else min(pace.learns, turns)
     times = _NO_TIMES if given is None else given
     if times.shape != (due, 4) or times.dtype != np.int64 or (given is not None and not due):
@@ -239,7 +280,6 @@ def learn_turns(state: State, event: BatchExecuted, turns: int) -> None:
         pace.ready(ready_at - at)
         pace.built(took)
         running.dispatched_at = at
-    running.fresh = pace.prompt
 
 
 def leap(state: State, turns: int) -> None:
@@ -250,6 +290,11 @@ def leap(state: State, turns: int) -> None:
     steady = _kept(state)
     columns, outstanding, seats = state.columns, state.outstanding, steady.seats
     growth = _growth(state, steady, turns)
+    if not _is_one(state, steady, outstanding[0]):
+        _settle(state, outstanding[0], steady)
+    for batch in outstanding:
+        batch.batch_id += turns
+    state.pass_fences()
     receipt = state.pool.take(len(growth.rows))
     growing = seats[growth.rows]
     columns.table[growing, growth.slots] = receipt.blocks
@@ -260,7 +305,24 @@ def leap(state: State, turns: int) -> None:
     state.next_batch += turns
     state.joinable = False
     steady.turns -= turns
-    state.pass_fences()
+    steady.begun = True
+
+
+def _settle(state: State, batch: Batch, steady: Steady) -> None:
+    """Settle what a batch that leads does beside the steady rows, and make it one of them."""
+    columns, ends = state.columns, batch.ends
+    if batch.dead:
+        ends = ends[batch.live]
+    if batch.hits:
+        count_prefixes(state, batch)
+    if not batch.decode:
+        columns.settled[steady.seats] = ends
+        commit(state, batch.seats[batch.positions < columns.prompt[batch.seats]])
+    batch.seats, batch.handles, batch.epochs = steady.seats, steady.handles, steady.epochs
+    batch.samples, batch.fill_rows = steady.samples, steady.fill_rows
+    batch.live, batch.dead, batch.hits = state.all_live[: len(ends)], {}, {}
+    batch.decode, batch.volume = True, steady.volume
+    batch.positions, batch.ends = ends - steady.counts, ends
 
 
 def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt: Receipt) -> None:
@@ -269,20 +331,22 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
     What a batch was granted must stay undoable, so each gets its own part of the receipt.
     """
     turns = growth.turns
-    kept = [(batch.grant, batch.grant_rows) for batch in outstanding[turns:]]
+    kept = [(batch.grant, batch.grant_rows, batch.fresh) for batch in outstanding[turns:]]
+    fresh = not steady.decode
     lasts = arange(max(turns - len(outstanding), 0), turns + 1)
     bounds: list[int] = growth.block_turns.searchsorted(lasts).tolist()
     parts = [
-        (receipt.part(start, stop), growth.rows[start:stop]) if start < stop else (NOTHING, EMPTY)
+        (receipt.part(start, stop), growth.rows[start:stop], fresh)
+        if start < stop
+        else (NOTHING, EMPTY, fresh)
         for start, stop in pairwise(bounds)
     ]
     moved = turns * steady.counts
     begins = outstanding[0].positions + moved
-    for batch, (grant, rows) in zip(outstanding, kept + parts, strict=True):
-        batch.batch_id += turns
+    for batch, part in zip(outstanding, kept + parts, strict=True):
         batch.positions = begins
         begins = batch.ends = batch.ends + moved
-        batch.grant, batch.grant_rows = grant, rows
+        batch.grant, batch.grant_rows, batch.fresh = part
         if not steady.decode:
             count, tokens, kv_tokens = batch.volume
             batch.volume = count, tokens, kv_tokens + turns * tokens

@@ -85,16 +85,15 @@ class Durations:
         """How many more fine keys can be learnt before one is forgotten."""
         return _KEYS_MAX - len(self.fine)
 
-    def excerpt(self, keys: Iterable[tuple[int, ...]], coarse: int) -> Durations:
-        """Return a copy of what `find` and `learn` look at for these fine keys."""
+    def excerpt(self, keys: Iterable[tuple[tuple[int, ...], int]]) -> Durations:
+        """Return a copy of what `find` and `learn` look at for these fine and coarse keys."""
         found = Durations({}, {})
-        for key in keys:
-            known = self.fine.get(key)
+        for key, coarse in keys:
+            known, rough = self.fine.get(key), self.coarse.get(coarse)
             if known is not None:
                 found.fine[key] = Estimate(known.mean, known.deviation)
-        rough = self.coarse.get(coarse)
-        if rough is not None:
-            found.coarse[coarse] = Estimate(rough.mean, rough.deviation)
+            if rough is not None:
+                found.coarse[coarse] = Estimate(rough.mean, rough.deviation)
         return found
 
     def copy(self) -> Durations:
@@ -142,17 +141,17 @@ class JustInTime:
         return 2 if batch.fresh else int(batch.batch_id == self.second)
 
     def excerpt(self, volumes: Sequence[Volume]) -> JustInTime:
-        """Return a copy that learns from batches of these volumes, with the same rows and tokens.
+        """Return a copy that learns from batches of these volumes.
 
         It forgets nothing: that is up to `Durations.room`.
         """
-        fine, coarse = _crew(volumes[0][0])
+        sizes = map(_size, volumes)
         return JustInTime(
             self.late_share,
             self.again,
             self.margin,
-            self.spans.excerpt(map(_size, volumes), _size(volumes[0])[1]),
-            self.preparations.excerpt((fine,), coarse),
+            self.spans.excerpt((size, size[1]) for size in sizes),
+            self.preparations.excerpt(_crew(rows) for rows in {volume[0] for volume in volumes}),
             Estimate(self.jitter.mean, self.jitter.deviation),
             self.last,
             self.second,
@@ -240,39 +239,49 @@ class Running:
 class Pace:
     """When selections are made in the turns of a row set that is being learnt from.
 
-    ``timing`` learns. ``prepared_after`` is how long after the dispatch of the running batch the
-    one behind it was prepared, ns. With a ``prompt`` in it, each batch is new, and reads as many
-    more KV tokens as the one before has computed.
+    ``timing`` learns. ``running`` is the batch on the device, ``behind`` are those that were
+    selected then, and still are not on it. ``prepared_after`` is how long after the dispatch of the
+    running batch the one behind it was prepared, ns. With a ``prompt`` in it, each batch is new,
+    and reads as many more KV tokens as the one before has computed.
     """
 
     timing: JustInTime
     running: Running
+    behind: list[Running]
     prepared_after: int
     prompt: bool
 
     @classmethod
-    def of(cls, timing: JustInTime, batch: Batch, behind: Batch, *, prompt: bool) -> Pace:
-        """Return the pace from ``batch`` on; ``timing`` learns, the batches stay as they are."""
-        running = Running(batch.batch_id, batch.volume, batch.fresh, batch.dispatched_at)
-        return cls(timing, running, behind.prepared_at - batch.dispatched_at, prompt)
+    def of(cls, timing: JustInTime, outstanding: Sequence[Batch], *, prompt: bool) -> Pace:
+        """Return the pace from these batches on; ``timing`` learns, they stay as they are."""
+        running, *behind = (
+            Running(batch.batch_id, batch.volume, batch.fresh, batch.dispatched_at)
+            for batch in outstanding
+        )
+        after = outstanding[1].prepared_at - running.dispatched_at
+        return cls(timing, running, behind, after, prompt)
 
     def apart(self, turns: int) -> Pace:
         """Return one that learns for itself alone, for so many turns at most."""
-        volumes = [self.running.volume]
+        batches = [self.running, *self.behind]
+        volumes = [batch.volume for batch in batches]
         for _ in range(turns if self.prompt else 0):
             volumes.append(_further(volumes[-1]))
-        running = self.running
-        return Pace(
-            self.timing.excerpt(volumes),
-            Running(running.batch_id, running.volume, running.fresh, running.dispatched_at),
-            self.prepared_after,
-            self.prompt,
-        )
+        running, *behind = map(replace, batches)
+        timing = self.timing.excerpt(volumes)
+        return Pace(timing, running, behind, self.prepared_after, self.prompt)
 
     @property
     def learns(self) -> int:
-        """How many batches are learnt from, the running one first; at most 2, or without end."""
-        return _FOREVER if self.prompt else self.timing.learns(self.running)
+        """How many batches there are up to the last one that is learnt from, the running one first.
+
+        There is no end to them with a prompt.
+        """
+        if self.prompt:
+            return _FOREVER
+        learns, batches = self.timing.learns, [self.running, *self.behind]
+        found = (place + some for place, batch in enumerate(batches) if (some := learns(batch)))
+        return max(found, default=0)
 
     @property
     def dispatched_at(self) -> int:
@@ -288,10 +297,13 @@ class Pace:
         running = self.running
         ended_at = running.dispatched_at + span
         self.timing.executed(running, ended_at, late=span < self.prepared_after)
-        running.batch_id += 1
-        running.fresh = self.prompt
-        if self.prompt:
-            running.volume = _further(running.volume)
+        if self.behind:
+            self.running = self.behind.pop(0)
+        else:
+            running.batch_id += 1
+            running.fresh = self.prompt
+            if self.prompt:
+                running.volume = _further(running.volume)
         self.prepared_after = 0  # what a stretch prepares is not late
 
     def ready(self, after: int) -> int:

@@ -142,6 +142,8 @@ class UncheckedExecutor:
         self._batches: Final[dict[int, PrepareBatch]] = {}
         #: Rows of the dispatched batch that the device does not leave out; None: all.
         self._kept: Mask | None = None
+        #: Those whose requests had not ended as it was dispatched; None: all.
+        self._live: Mask | None = None
         #: Cells further on, shape ``(steps, 1)``; grows with need.
         self._ahead = np.arange(64)[:, None]
 
@@ -183,7 +185,8 @@ class UncheckedExecutor:
 
     def dispatch(self, command: DispatchBatch) -> None:
         """Remember which rows the device leaves out; fills have no influence."""
-        self._kept = command.live if command.pruned else None
+        self._live = command.live if 0 in command.live.tobytes() else None
+        self._kept = self._live if command.pruned else None
 
     def execute(self, batch_id: int) -> Samples:
         """Return what a dispatched batch samples."""
@@ -194,13 +197,17 @@ class UncheckedExecutor:
 
     # -- stretches ----------------------------------------------------------------------------
 
+    leads: Final = True
+
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS; 0 with drafts."""
         batch = self._batches[batch_id]
         if batch.drafts is not None:
             return 0
         left = self._eos_places[batch.handles] - batch.positions - batch.token_counts
-        return left.item(left.argmin())
+        if self._live is not None:
+            left = left[self._live]
+        return left.item(left.argmin()) if len(left) else 0
 
     def leap(self, repeat: Repeat, turns: int, behind: Sequence[PrepareBatch]) -> Ints:
         """Run the dispatched batch and ``turns`` more of the same rows; see `Executor.leap`."""
@@ -209,11 +216,18 @@ class UncheckedExecutor:
             del self._batches[repeat.batch_id + ahead]
         for later in behind:
             self.prepare(later)
-        return self._run(batch, turns + 1)
+        return self._run(batch, turns + 1, repeat.handles)
 
-    def _run(self, batch: PrepareBatch, steps: int) -> Ints:
-        """Return what a batch samples in ``steps`` steps of the same rows."""
+    def _run(self, batch: PrepareBatch, steps: int, going_on: Ints | None = None) -> Ints:
+        """Return what a batch samples in ``steps`` steps of the same rows.
+
+        Of those that are not ``going_on``, handles again, it is anything; None: all are.
+        """
         cells = self._cells[batch.handles] + batch.positions + batch.token_counts
+        if going_on is not None and len(going_on) < len(cells):
+            going: set[int] = set(going_on.tolist())
+            # Behind its end a request may have no cells.
+            cells[[handle not in going for handle in batch.handles.tolist()]] = 0
         sampling = self._sampling(batch)
         if sampling is not None:
             cells = cells[sampling]

@@ -279,6 +279,9 @@ class Executor:
 
     # -- stretches ----------------------------------------------------------------------------
 
+    #: Only `_steady` runs several steps, and only of rows that decode.
+    leads: Final = False
+
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS; 0 for no decode batch."""
         inputs = self._batches[batch_id]

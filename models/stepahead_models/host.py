@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.arrays import arange, quick
+from stepahead.arrays import EMPTY, arange, quick
 from stepahead.commands import (
     AbandonBatch,
     DispatchBatch,
@@ -50,52 +50,55 @@ def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
 
 
 def _later(
-    behind: list[_Outstanding], repeat: Repeat, turns: int, bounds: list[int]
+    behind: list[_Outstanding], repeat: Repeat, turns: int, bounds: list[int], steady: BatchShape
 ) -> list[_Outstanding]:
     """Return what stands in the place of ``behind`` after ``turns`` turns.
 
     Between two ``bounds`` lie the blocks that a later batch takes, one batch after the other.
     """
     later: list[_Outstanding] = []
-    moved = turns * repeat.counts
-    for place, (command, shape) in enumerate(behind):
+    for place, turn in enumerate(range(turns - len(behind), turns)):
         # Who stands further behind moves up; behind the last of them come new selections.
-        if place + turns < len(behind):
+        if turn < 0:
             later.append(behind[place + turns])
             continue
-        grown = slice(bounds[place], bounds[place + 1])
-        positions = command.positions + moved
-        blocks = repeat.blocks[grown]
-        selected = PrepareBatch(
-            batch_id=command.batch_id + turns,
-            seats=command.seats,
-            handles=command.handles,
-            epochs=command.epochs,
-            positions=positions,
-            token_counts=command.token_counts,
-            samples=command.samples,
-            block_rows=repeat.block_rows[grown],
-            block_slots=repeat.block_slots[grown],
-            blocks=blocks,
-            history_rows=command.history_rows,
-            history_positions=command.history_positions,
-            history_tokens=command.history_tokens,
-        )
-        sampling, tokens = shape.sampling_rows, shape.tokens
-        size = BatchShape(positions, command.token_counts, sampling, len(blocks), tokens)
+        selected = _selected(repeat, len(behind), turn, slice(bounds[place], bounds[place + 1]))
+        sampling, tokens, blocks = steady.sampling_rows, steady.tokens, len(selected.blocks)
+        size = BatchShape(selected.positions, repeat.counts, sampling, blocks, tokens)
         later.append((selected, size))
     return later
+
+
+def _selected(repeat: Repeat, lookahead: int, turn: int, grown: slice) -> PrepareBatch:
+    """Return the selection of one turn, which takes the ``grown`` blocks."""
+    return PrepareBatch(
+        batch_id=repeat.batch_id + lookahead + 1 + turn,
+        seats=repeat.seats,
+        handles=repeat.handles,
+        epochs=repeat.epochs,
+        positions=repeat.scheduled + turn * repeat.counts,
+        token_counts=repeat.counts,
+        samples=repeat.samples,
+        block_rows=repeat.block_rows[grown],
+        block_slots=repeat.block_slots[grown],
+        blocks=repeat.blocks[grown],
+        history_rows=EMPTY,
+        history_positions=EMPTY,
+        history_tokens=EMPTY,
+    )
 
 
 @dataclass(slots=True)
 class Leap:
     """What several turns came to.
 
-    ``tokens`` are those of all steps, ``outs`` is when those of all but the last were out, and
-    ``turn_times`` what the kernel learns from, see `BatchExecuted`. ``new_blocks`` were taken.
+    ``tokens`` are those of all steps, the first of which was reported at ``begin``; ``outs`` is
+    when those of all but the last were out, and ``turn_times`` what the kernel learns from, see
+    `BatchExecuted`. ``new_blocks`` were taken.
     """
 
     tokens: Ints
+    begin: int
     outs: Ints
     turn_times: Ints | None
     new_blocks: int
@@ -103,6 +106,11 @@ class Leap:
 
 class ExecutorPort(Protocol):
     """What the host needs of what computes: `Executor`, or `UncheckedExecutor`."""
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether the first batch of a stretch may have dead rows, or end prompts."""
+        ...
 
     def prepare(self, command: PrepareBatch) -> None:
         """Build the inputs of a batch."""
@@ -256,30 +264,33 @@ class Host:
     def turns_max(self, batch_id: int, until: int | None) -> int:
         """Return how many turns at most may follow the collected batch: nobody samples EOS before.
 
-        Beyond the last of them lies ``until``, if steps take no less time than this one.
+        Beyond the last of them lies ``until``, if steps take no less time than this one, which
+        decode batches do beside one with a prompt.
         """
         if len(self._outstanding) <= self._lookahead:
             return 0
-        handles = self._outstanding[batch_id][0].handles
-        for other, _ in self._outstanding.values():
-            if other.handles is not handles and other.handles.tobytes() != handles.tobytes():
-                return 0
-        turns = _LEAP_TURNS_MAX
-        if until is not None:
+        turns, shape = _LEAP_TURNS_MAX, self._outstanding[batch_id][1]
+        if until is not None and shape.tokens == shape.rows:
             step = max(self.time.npu_end - self.time.npu_start, 1)
             turns = min(turns, (until - self.time.host_free_at) // step)
         return min(turns, self._executor.turns_to_end(batch_id)) if turns > 0 else 0
 
     def positions(self, batch_id: int) -> tuple[Ints, Ints]:
-        """Return handles and positions of an outstanding batch."""
+        """Return handles and last positions of an outstanding batch."""
         command, _ = self._outstanding[batch_id]
-        return command.handles, command.positions
+        return command.handles, command.positions + command.token_counts - 1
 
     def leap(self, repeat: Repeat, until: int | None) -> Leap | None:
         """Walk the turns that nothing disturbs, or return None when there is none."""
         first, time = repeat.batch_id, self.time
         ended_at = time.npu_end
-        _, shape = self._outstanding[first]
+        command, shape = self._outstanding[first]
+        if command.token_counts is not repeat.counts:
+            # It leads to these rows: it has more of them, or computes more of one.
+            if not self._executor.leads:
+                return None
+            sampling = repeat.samples.tobytes().count(1)
+            shape = BatchShape(repeat.positions, repeat.counts, sampling, 0)
         steady = Steady(
             batch_id=first,
             shape=shape,
@@ -293,15 +304,20 @@ class Host:
         turns = walked.turns
         if not turns:
             return None
+        lasts = arange(turns - self._lookahead, turns + 1)
+        bounds: list[int] = repeat.block_turns.searchsorted(lasts).tolist()
+        if not self._lookahead:
+            # With batches prepared ahead, the row set of these turns was selected before them.
+            selected = _selected(repeat, 0, 0, slice(0, 0))
+            self._recorder.select(selected, walked.outs.item(0))
         self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)
         self._dispatched = None
         _, *before = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
-        lasts = arange(turns - self._lookahead, turns + 1)
-        bounds: list[int] = repeat.block_turns.searchsorted(lasts).tolist()
-        behind = _later(before, repeat, turns, bounds)
+        behind = _later(before, repeat, turns, bounds, shape)
         self._outstanding.update((batch[0].batch_id, batch) for batch in behind)
         return Leap(
             self._executor.leap(repeat, turns, [command for command, _ in behind]),
+            walked.begins.item(0),
             walked.outs,
             _turn_times(ended_at, walked) if walked.builds else None,
             bounds[-1],

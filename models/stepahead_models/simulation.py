@@ -365,7 +365,7 @@ class Simulation:
         repeat = self.kernel.repeat(turns) if turns > 0 else None
         leap = None if repeat is None else host.leap(repeat, until)
         if leap is not None:
-            self._usage.grow(leap.new_blocks)
+            self._usage.leap(leap.begin, leap.new_blocks)
         return leap
 
     def _patient_turns(self, batch_id: int) -> int:
@@ -501,6 +501,10 @@ class _Usage:
         self.pending = self._pool.pending_count
         self.available_min = min(self.available_min, self._pool.available)
 
-    def grow(self, blocks: int) -> None:
-        """So many more blocks than now are about to be in use for a while."""
-        self.available_min = min(self.available_min, self._pool.available - blocks)
+    def leap(self, at: int, blocks: int) -> None:
+        """So many more blocks are about to be in use for a while; those pending are not from ``at`` on."""
+        if self.pending:
+            self.pending_block_ns += self.pending * (at - self._at)
+            self._at, self.pending = at, 0
+        available = self._pool.available + self._pool.pending_count
+        self.available_min = min(self.available_min, available - blocks)

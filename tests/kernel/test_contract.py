@@ -132,8 +132,8 @@ BROKEN = {
         ),
     ),
     "stretch": (
-        BatchExecuted(batch_id=1, tokens=np.ones((3, 1), dtype=np.int64), at=0),
-        "batch 1 came back after 3 steps, 1 keep its rows; ask Kernel.repeat first",
+        BatchExecuted(batch_id=1, tokens=np.ones((9, 1), dtype=np.int64), at=0),
+        "batch 1 came back after 9 steps, 4 keep its rows; ask Kernel.repeat first",
     ),
     "failed": (
         BatchFailed(batch_id=7, scope=FailureScope.BATCH, at=0),

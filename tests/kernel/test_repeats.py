@@ -131,7 +131,7 @@ class Steps:
     ended_at: int = 0
 
 
-def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints, random: Random) -> Steps:
+def one_by_one(kernel: Kernel, told: Repeat, given: Sequence[Ints], random: Random) -> Steps:
     """Make the steps of a stretch singly, each taking its time, and select when it is time."""
     steps = Steps(at=kernel.now)
     learnt, select_after = 0 if told.pace is None else told.pace.learns, told.select_after
@@ -142,7 +142,7 @@ def one_by_one(kernel: Kernel, told: Repeat, tokens: Ints, random: Random) -> St
         steps.ended_at = random.randint(kernel.now if step else begun, steps.at)
         back = BatchExecuted(
             batch_id=told.batch_id + step,
-            tokens=tokens[step : step + 1],
+            tokens=given[step][None],
             at=steps.at,
             ended_at=steps.ended_at,
         )
@@ -189,9 +189,10 @@ def stretched(bench: Bench, limit: int) -> Counter[int]:
         assert 2 <= told.steps <= limit + 1
         saved = kernel.snapshot()
         (running, *_) = (b for b in kernel.batches() if b.state is BatchState.DISPATCHED)
-        rows = sum(row.samples for row in running.rows)
+        live = np.array([row.live for row in running.rows if row.samples], dtype=bool)
+        rows = len(live)
         tokens = 11 + np.arange(told.steps * rows).reshape(told.steps, rows) % 3
-        steps = one_by_one(kernel, told, tokens, random)
+        steps = one_by_one(kernel, told, [tokens[0], *tokens[1:, live]], random)
         after, counted, views = kernel.digest(), kernel.counters.values(), kernel.requests()
         grants = granted(kernel)
         kernel.restore(saved)
@@ -235,9 +236,12 @@ def granted(kernel: Kernel) -> list[list[list[int]]]:
 def describes(told: Repeat, running: BatchView, selected: list[PrepareBatch]) -> None:
     """Check what was told of a stretch against its first batch and its selections."""
     assert told.batch_id == running.batch_id
-    assert told.seats.tolist() == [row.seat for row in running.rows]
-    assert told.handles.tolist() == [row.handle for row in running.rows]
-    assert told.positions.tolist() == [row.position for row in running.rows]
+    live = [row for row in running.rows if row.live]
+    assert told.seats.tolist() == [row.seat for row in live]
+    assert told.handles.tolist() == [row.handle for row in live]
+    assert told.epochs.tolist() == selected[0].epochs.tolist()
+    assert told.samples.tolist() == selected[0].samples.tolist()
+    assert (told.positions + told.counts).tolist() == [row.end for row in live]
     assert told.scheduled.tolist() == selected[0].positions.tolist()
     assert told.counts.tolist() == selected[0].token_counts.tolist()
     grown = [
@@ -286,7 +290,7 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         ("learn_turns", "took in rows:", "took in rows[:1]:"),
         ("learn_turns", "pace.ready(ready_at - at)", "pass"),
         ("learn_turns", "running.dispatched_at = at", "pass"),
-        ("learn_turns", "running.fresh = pace.prompt", "pass"),
+        ("_renumber", "fresh = not steady.decode", "fresh = True"),
         ("learn_turns", "pace.built(took)", "pass"),
         ("repeat", ".apart(turns)", ""),
         ("Pace.executed", "span < self.prepared_after", "False"),

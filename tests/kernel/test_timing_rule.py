@@ -190,7 +190,7 @@ def agree(history: list[Turn], late_share: int, *, again: bool, margin: int = 30
             timing.waits(batch)
         behind = replace(batch, batch_id=number + 1, fresh=False)
         behind.prepared_at = batch.dispatched_at + turn.span_ns + turn.late
-        alone = Pace.of(timing, batch, behind, prompt=False).apart(1)
+        alone = Pace.of(timing, [batch, behind], prompt=False).apart(1)
         timing.executed(batch, batch.dispatched_at + turn.span_ns, late=turn.late)
         reference.saw(turn, number)
         assert timing.margin == reference.margin

@@ -226,10 +226,6 @@ class BlockPool:
         self.pending_count -= len(listed)
         self._append(listed)
 
-    def quiet_until(self, fence: int) -> bool:
-        """Tell whether no block is known to wait for that fence or a later one to pass."""
-        return not self.pending or self._newest_fence < fence
-
     def drop_fence(self, fence: int) -> None:
         """Nothing will touch what waits for exactly ``fence``: it may be used again."""
         for place, (oldest, blocks) in enumerate(self.pending):

@@ -119,7 +119,7 @@ class BatchExecuted:
     ``tokens`` holds one sampled token per sampling row and device step, shape
     ``(steps, sampling rows)``, the rows in the order of the batch. A device answers one step; a
     simulator may answer up to `Kernel.repeat` of them at once, and must stop at the first step
-    that ends a request. Values in rows whose request has ended are ignored.
+    that ends a request. Values in rows whose request has ended are ignored, in every step.
 
     If a row of the batch had drafts, ``accepted`` says how many of each sampling row's were right,
     the first of them and without a gap, shape ``(sampling rows,)``; ``tokens`` then has shape

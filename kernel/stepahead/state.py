@@ -265,11 +265,6 @@ class State:
         """Tell whether every row of this seat is back: each adds to both of these counts."""
         return self.columns.scheduled.item(seat) == self.columns.settled.item(seat)
 
-    def quiet_until(self, batch_id: int) -> bool:
-        """Tell whether nothing waits for that batch or a later one to come back."""
-        fenced = any(fence >= batch_id for fence, _ in self.fenced_seats)
-        return not fenced and self.pool.quiet_until(batch_id)
-
     def pass_fences(self) -> None:
         """Free what waited for batches that are back."""
         oldest = self.outstanding[0].batch_id if self.outstanding else self.next_batch

@@ -87,9 +87,11 @@ def horizon(state: State, limit: int) -> int:
     turns = min(steady.turns, limit, most)
     if state.timing is not None:
         # Each new row set may be of a size that is new, and none may be forgotten meanwhile.
-        news = sum(batch.fresh for batch in state.outstanding) if steady.decode else turns
-        if news > 1 and news > state.timing.spans.room:
-            turns = 0 if steady.decode else state.timing.spans.room
+        room, news = state.timing.spans.room, sum(batch.fresh for batch in state.outstanding)
+        if not steady.decode:
+            turns = min(turns, room)
+        elif news > max(room, 1):
+            turns = 0
     if turns < 1:
         return 0
     block_turns = _growth(state, steady, turns).block_turns
@@ -102,22 +104,19 @@ def _repeats(state: State, steady: Steady) -> bool:
     outstanding, timing = state.outstanding, state.timing
     if len(outstanding) != state.config.lookahead + 1 or state.filled:
         return False
-    running = outstanding[0]
+    running, *behind = outstanding
     if running.state is not BatchState.DISPATCHED or state.paused or state.ledger.open:
         return False
-    if running.batch_id + state.config.lookahead != outstanding[-1].batch_id:
+    if running.batch_id + len(behind) != outstanding[-1].batch_id:
         return False  # a batch between them was refused, and its number is used no more
     if running.hits and state.tiers:
         return False  # as it comes back, what was hit is copied to the host
     same = _is_one(state, steady, running)
-    if timing is not None and len(outstanding) == 1 and (timing.learns(running) or not same):
+    if timing is not None and not behind and (timing.learns(running) or not same):
         return False  # nothing is prepared ahead, and selected with the device idle
-    if not (same and state.quiet_until(running.batch_id)) and not _leads(state, steady, running):
-        return False
-    for batch in outstanding[1:]:
-        if batch.state is not BatchState.PREPARED or not _is_one(state, steady, batch):
-            return False
-    return True
+    return (same or _leads(state, steady, running)) and all(
+        batch.state is BatchState.PREPARED and _is_one(state, steady, batch) for batch in behind
+    )
 
 
 def _leads(state: State, steady: Steady, batch: Batch) -> bool:
@@ -126,8 +125,6 @@ def _leads(state: State, steady: Steady, batch: Batch) -> bool:
     Nobody waits who may join them for what it keys or sets free.
     """
     if not steady.decode or len(state.waiting) or batch.drafts is not None or batch.loads:
-        return False
-    if not state.quiet_until(batch.batch_id + 1):
         return False
     seats, samples = batch.seats, batch.samples
     if batch.dead:
@@ -294,7 +291,6 @@ def leap(state: State, turns: int) -> None:
         _settle(state, outstanding[0], steady)
     for batch in outstanding:
         batch.batch_id += turns
-    state.pass_fences()
     receipt = state.pool.take(len(growth.rows))
     growing = seats[growth.rows]
     columns.table[growing, growth.slots] = receipt.blocks
@@ -305,7 +301,6 @@ def leap(state: State, turns: int) -> None:
     state.next_batch += turns
     state.joinable = False
     steady.turns -= turns
-    steady.begun = True
 
 
 def _settle(state: State, batch: Batch, steady: Steady) -> None:

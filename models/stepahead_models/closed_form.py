@@ -10,7 +10,7 @@ on token values, so every figure but the tokens themselves is that of a checked 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,7 +197,8 @@ class UncheckedExecutor:
 
     # -- stretches ----------------------------------------------------------------------------
 
-    leads: Final = True
+    #: A token needs nothing but its place.
+    leads: ClassVar[bool] = True
 
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS; 0 with drafts."""
@@ -221,24 +222,26 @@ class UncheckedExecutor:
     def _run(self, batch: PrepareBatch, steps: int, going_on: Ints | None = None) -> Ints:
         """Return what a batch samples in ``steps`` steps of the same rows.
 
-        Of those that are not ``going_on``, handles again, it is anything; None: all are.
+        Rows that are not ``going_on``, handles again, stay where they are; None: all are.
         """
         cells = self._cells[batch.handles] + batch.positions + batch.token_counts
+        if steps > len(self._ahead):
+            self._ahead = np.arange(2 * steps)[:, None]
+        ahead = self._ahead[:steps]
         if going_on is not None and len(going_on) < len(cells):
+            # Behind its end a request has no cells.
             going: set[int] = set(going_on.tolist())
-            # Behind its end a request may have no cells.
-            cells[[handle not in going for handle in batch.handles.tolist()]] = 0
+            ahead = ahead * np.array([handle in going for handle in batch.handles.tolist()])
         sampling = self._sampling(batch)
         if sampling is not None:
             cells = cells[sampling]
+            ahead = ahead[:, sampling] if ahead.shape[1] > 1 else ahead
         tokens: NDArray[np.int32]
         if len(cells) == 1:
             first = cells.item()
             tokens = self._tokens[first : first + steps, None]
         else:
-            if steps > len(self._ahead):
-                self._ahead = np.arange(2 * steps)[:, None]
-            tokens = self._tokens[cells + self._ahead[:steps]]
+            tokens = self._tokens[cells + ahead]
         return quick(tokens.astype(np.int64))
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:

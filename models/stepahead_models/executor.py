@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -280,7 +280,7 @@ class Executor:
     # -- stretches ----------------------------------------------------------------------------
 
     #: Only `_steady` runs several steps, and only of rows that decode.
-    leads: Final = False
+    leads: ClassVar[bool] = False
 
     def turns_to_end(self, batch_id: int) -> int:
         """Return after how many more steps the first row samples EOS; 0 for no decode batch."""

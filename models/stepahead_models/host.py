@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,10 +107,8 @@ class Leap:
 class ExecutorPort(Protocol):
     """What the host needs of what computes: `Executor`, or `UncheckedExecutor`."""
 
-    @property
-    def leads(self) -> bool:
-        """Tell whether the first batch of a stretch may have dead rows, or end prompts."""
-        ...
+    #: Whether the first batch of a stretch may have dead rows, or end prompts.
+    leads: ClassVar[bool]
 
     def prepare(self, command: PrepareBatch) -> None:
         """Build the inputs of a batch."""

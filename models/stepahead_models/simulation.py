@@ -502,7 +502,7 @@ class _Usage:
         self.available_min = min(self.available_min, self._pool.available)
 
     def leap(self, at: int, blocks: int) -> None:
-        """So many more blocks are about to be in use for a while; those pending are not from ``at`` on."""
+        """So many more blocks are about to be in use; those pending are not so from ``at`` on."""
         if self.pending:
             self.pending_block_ns += self.pending * (at - self._at)
             self._at, self.pending = at, 0

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from stepahead.arrays import Ints
 from stepahead.commands import Command, DispatchBatch, EmitTokens, PrepareBatch
 from stepahead.events import BatchExecuted, BatchPrepared, Event, HostReady
 from stepahead.stretches import Repeat
@@ -36,26 +37,28 @@ def single_steps(
         newest: the batch that was selected last, before the event.
     """
     turns, lookahead = len(event.tokens) - 1, newest.batch_id - event.batch_id
+    # Of a batch with rows whose requests have ended, only the first step has these.
+    steps = [event.tokens[0], *_lasting(event, commands)[1:]]
     times: list[tuple[int, int, int]] = [(event.ended_at, event.at, event.at)] * turns
     if event.turn_times is not None:
         times[: len(event.turn_times)] = event.turn_times[:, :3].tolist()
     for turn, (ended_at, at, ready_at) in enumerate(times):
-        ident, tokens = event.batch_id + turn, event.tokens[turn]
+        ident = event.batch_id + turn
         dispatch = DispatchBatch(
             batch_id=ident + 1,
-            fill_rows=newest.samples.nonzero()[0],
-            fill_tokens=tokens,
-            live=np.ones_like(newest.samples),
+            fill_rows=repeat.samples.nonzero()[0],
+            fill_tokens=_lasting(event, commands)[turn],
+            live=np.ones_like(repeat.samples),
         )
-        selected = _selected(repeat, newest, turn)
-        back = BatchExecuted(batch_id=ident, tokens=tokens[None], at=at, ended_at=ended_at)
+        selected = _selected(repeat, newest.batch_id + 1 + turn, turn)
+        back = BatchExecuted(batch_id=ident, tokens=steps[turn][None], at=at, ended_at=ended_at)
         sent = _sent(commands, ident, slice(turn, turn + 1))
         built = BatchPrepared(batch_id=selected.batch_id, at=ready_at)
         yield back, (dispatch, *sent) if lookahead else sent
         yield HostReady(at=ready_at), (selected,)
         yield built, () if lookahead else (dispatch,)
     last = replace(
-        event, batch_id=event.batch_id + turns, tokens=event.tokens[turns:], turn_times=None
+        event, batch_id=event.batch_id + turns, tokens=steps[turns][None], turn_times=None
     )
     rest = iter(_sent(commands, last.batch_id, slice(turns, None)))
     yield (
@@ -64,14 +67,23 @@ def single_steps(
     )
 
 
-def _selected(repeat: Repeat, newest: PrepareBatch, turn: int) -> PrepareBatch:
-    """Return the selection of one turn: the rows of ``newest``, further on."""
+def _lasting(event: BatchExecuted, commands: Sequence[Command]) -> Ints:
+    """Return the tokens of the rows that last; shape ``(steps, such rows that sample)``."""
+    sent = [command.tokens for command in commands if isinstance(command, EmitTokens)]
+    return sent[0] if sent else event.tokens
+
+
+def _selected(repeat: Repeat, batch_id: int, turn: int) -> PrepareBatch:
+    """Return the selection of one turn."""
     here = repeat.block_turns == turn
-    return replace(
-        newest,
-        batch_id=newest.batch_id + 1 + turn,
+    return PrepareBatch(
+        batch_id=batch_id,
+        seats=repeat.seats,
+        handles=repeat.handles,
+        epochs=repeat.epochs,
         positions=repeat.scheduled + turn * repeat.counts,
         token_counts=repeat.counts,
+        samples=repeat.samples,
         block_rows=repeat.block_rows[here],
         block_slots=repeat.block_slots[here],
         blocks=repeat.blocks[here],

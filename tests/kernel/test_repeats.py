@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from stepahead import HostContractError, Kernel, KernelConfig, SelectionTiming
+from stepahead import HostContractError, Kernel, KernelConfig, SelectionTiming, StepaheadError
 from stepahead.arrays import Ints
 from stepahead.commands import Command, EmitTokens, PrepareBatch, WakeAt
 from stepahead.config import BatchPreference
@@ -23,6 +23,10 @@ from stepahead_specs.bench import Bench
 from stepahead_specs.mutants import Edit, applied
 from stepahead_specs.oracle import Ask, HashModel
 from stepahead_specs.runs import walked, wandered
+
+#: Stretches whose first batch has rows that have ended, or ends prompts.
+DEAD, PROMPTS = -1, -2
+EOS = 3
 
 
 def said(commands: Sequence[Command]) -> str:
@@ -65,35 +69,62 @@ def busy(number: int, timing: SelectionTiming = SelectionTiming.EARLY) -> Bench:
             late_joiners=just_in_time and number % 4 == 0,
             preference=list(BatchPreference)[number // 4 % 2],
             max_waiting=4,
+            eos_token_id=EOS,
         ),
-        HashModel(),
+        HashModel(eos=EOS),
         checked=False,
     )
     for turn in range(160):
         if turn % 11 == number % 11:
             prompt = tuple(range(100 * turn, 100 * turn + (1, 12, 30, 7)[turn // 11 % 4]))
-            bench.arrive(Ask(request_id=f"r{turn}", prompt=prompt, max_tokens=(9, 3)[turn % 2]))
-        if bench.building is not None:
-            bench.prepared()
-        elif bench.ready_due:
-            bench.host_ready()
-        elif bench.wake is not None:
-            bench.woke_in_time()
-        elif bench.on_device is not None:
-            bench.executed()
+            eos_at = (None, 5, None)[turn // 11 % 3]
+            most = (9, 3)[turn % 2]
+            bench.arrive(Ask(request_id=f"r{turn}", prompt=prompt, max_tokens=most, eos_at=eos_at))
+        go_on(bench)
     bench.drain()
     return bench
 
 
-def crowded(number: int) -> Bench:
-    """Return a run of three that decode at once, until blocks run out in the middle of it."""
+def go_on(bench: Bench) -> bool:
+    """Do what is due next, and select before the device is done; False when nothing is left."""
+    if bench.building is not None:
+        bench.prepared()
+    elif bench.ready_due:
+        bench.host_ready()
+    elif bench.wake is not None:
+        bench.woke_in_time()
+    elif bench.on_device is not None:
+        bench.executed()
+    else:
+        return False
+    return True
+
+
+def crowded(number: int, timing: SelectionTiming = SelectionTiming.EARLY) -> Bench:
+    """Return a run of three that decode at once, until blocks run out in the middle of it.
+
+    In every third run two of them end unforeseen first, and in every sixth one more waits for the
+    blocks of the first.
+    """
+    enough, fourth, size = number % 3 == 2, number % 6 == 5, 1 + number % 2
     config = KernelConfig(
-        num_blocks=20 + number, block_size=1 + number % 2, max_model_len=24, lookahead=number % 3
+        num_blocks=20 if fourth else 90 if enough else 20 + number,
+        block_size=size,
+        max_concurrency=3,
+        max_model_len=24,
+        lookahead=number % 4 if enough else number % 3,
+        max_tokens_per_row=(64, 1)[number % 2],
+        eos_token_id=EOS,
+        timing=timing,
     )
-    bench = Bench(config, HashModel(), checked=False)
-    for name in "abc":
-        bench.arrive(Ask(request_id=name, prompt=(ord(name), 1, 2), max_tokens=19))
-    bench.drain()
+    bench = Bench(config, HashModel(eos=EOS), checked=False)
+    for name, eos_at in zip("abc", (4, 9, None) if enough else (None,) * 3, strict=True):
+        prompt = (ord(name), 1, 2)
+        bench.arrive(Ask(request_id=name, prompt=prompt, max_tokens=19, eos_at=eos_at))
+    if fourth:
+        bench.arrive(Ask(request_id="d", prompt=tuple(range(20)), max_tokens=2))
+    while go_on(bench):
+        pass
     return bench
 
 
@@ -212,6 +243,8 @@ def stretched(bench: Bench, limit: int) -> Counter[int]:
             [np.concatenate(steps.emitted).tolist()] if rows else []
         )
         describes(told, running, steps.selected)
+        found[DEAD] += not live.all()
+        found[PROMPTS] += any(row.end - row.position > 1 and row.samples for row in running.rows)
         kernel.restore(saved)
     return found
 
@@ -262,11 +295,35 @@ def test_a_stretch_is_the_steps_that_it_stands_for() -> None:
     """The same state, tokens and counts; what was told of its blocks is what the steps take."""
     runs = [
         *map(busy, range(24)),
-        *map(crowded, range(9)),
+        *map(crowded, range(12)),
         *map(walked, range(30)),
         *(wandered(s, 8) for s in range(10)),
     ]
-    assert all_stretched(runs).total() > 200
+    found = all_stretched(runs)
+    assert found[0] > 200, found
+    assert min(found[DEAD], found[PROMPTS]) > 4, found
+
+
+@pytest.mark.parametrize(
+    ("place", "old", "new"),
+    [
+        ("_leads", "len(state.waiting)", "False"),
+        ("_leads", "0 not in samples.tobytes()", "True"),
+        ("_is_one", "batch.decode is steady.decode", "True"),
+        ("_settle", "count_prefixes(state, batch)", "pass"),
+        ("_settle", "columns.settled[steady.seats] = ends", "pass"),
+        ("_settle", "{}, {}", "{}, batch.hits"),
+        ("cross", "if batch.dead:", "if False:"),
+        ("repeat", "ends = ends[batch.live]", "pass"),
+    ],
+)
+def test_a_stretch_that_begins_otherwise_is_noticed(place: str, old: str, new: str) -> None:
+    """Each thing that is looked at, or settled, of a batch that leads shows in a comparison."""
+    with (
+        applied([Edit(place, old, new)]),
+        pytest.raises((AssertionError, ValueError, StepaheadError)),
+    ):
+        test_a_stretch_is_the_steps_that_it_stands_for()
 
 
 def all_stretched(runs: Iterable[Bench]) -> Counter[int]:
@@ -279,9 +336,13 @@ def all_stretched(runs: Iterable[Bench]) -> Counter[int]:
 
 
 def test_a_stretch_learns_what_its_steps_teach() -> None:
-    """From no step, from its first one, from its first two, and from all chunks of a prompt."""
-    found = all_stretched(busy(number, SelectionTiming.JUST_IN_TIME) for number in range(16))
+    """From no step, one, two or three, and from all chunks of a prompt."""
+    just_in_time = SelectionTiming.JUST_IN_TIME
+    runs = [busy(number, just_in_time) for number in range(16)]
+    runs += [crowded(number, just_in_time) for number in (2, 5, 11, 14)]
+    found = all_stretched(runs)
     assert min(found[learnt] for learnt in range(4)) > 10, found
+    assert min(found[DEAD], found[PROMPTS]) > 2, found
 
 
 @pytest.mark.parametrize(

@@ -50,11 +50,15 @@ class Watch:
         self.kernel = kernel
         self.steps: list[Step] = []
         self.stretches = 0
+        #: The first batch of each.
+        self.first: set[int] = set()
         self.observer = Observer(Observation(limits(kernel.config)))
 
     def __call__(self, *step: Any) -> None:  # noqa: ANN401 # an event and its answer
         *between, last = self.observer.apart(*step)
         self.stretches += bool(between)
+        if between:
+            self.first.add(step[0].batch_id)
         self.steps += [*between, last]
         for one in between:
             self.observer.saw(*one).accounted(None)
@@ -78,7 +82,7 @@ class Watch:
 def _run(seed: int, config: KernelConfig, *, stretches: bool) -> Watch:
     kernel = Kernel(config)
     watch = Watch(kernel)
-    # Only unchecked runs cross prompts in stretches.
+    # Only unchecked runs cross prompts in stretches, and begin one with rows that have ended.
     model = (HistoryHash if seed % 2 else ClosedForm)(seed=seed, vocab_size=1000, eos_token_id=EOS)
     Simulation(
         kernel,
@@ -126,11 +130,27 @@ def test_a_stretch_taken_apart_is_its_single_steps(seed: int, config: KernelConf
     assert single.stretches == 0
 
 
+def _leading(watch: Watch) -> set[str]:
+    """Tell how the first batch of a stretch differed from those behind it, of all stretches."""
+    found: set[str] = set()
+    commands = [command for _, answer in watch.steps for command in answer]
+    batches = {c.batch_id: c for c in commands if isinstance(c, PrepareBatch)}
+    for batch_id in watch.first:
+        running, later = batches[batch_id], batches[batch_id + 1]
+        if len(running.seats) > len(later.seats):
+            found.add("rows have ended")
+        if running.token_counts.max() > later.token_counts.max():
+            found.add("prompts end")
+    return found
+
+
 def test_such_runs_have_stretches() -> None:
     """What is never taken apart is not compared."""
     for lookahead in range(4):
         config = replace(CONFIG, num_blocks=300, lookahead=lookahead)
         assert _run(1, config, stretches=True).stretches > 0
+        led = [_leading(_run(seed, config, stretches=True)) for seed in (2, 4, 6)]
+        assert set().union(*led) == {"prompts end"} | ({"rows have ended"} if lookahead else set())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask, quick
+from stepahead.arrays import EMPTY, Ints, Mask, arange, quick
 from stepahead.batches import Batch
 from stepahead.blocks import BlockPool, PoolCopy
 from stepahead.columns import Columns, ColumnsCopy
@@ -193,9 +193,9 @@ class State:
         self.all_live: Mask = quick(np.ones(config.max_concurrency, dtype=bool))
         self.all_live.flags.writeable = False
         #: The numbers of as many rows, and a token for each.
-        self.all_rows: Ints = np.arange(config.max_concurrency)
+        self.all_rows: Ints = arange(config.max_concurrency)
         self.all_rows.flags.writeable = False
-        self.one_each: Ints = np.ones(config.max_concurrency, dtype=np.int64)
+        self.one_each: Ints = quick(np.ones(config.max_concurrency, dtype=np.int64))
         self.one_each.flags.writeable = False
         self.now = 0
         self.next_batch = 1

@@ -41,6 +41,7 @@
 #define FIELDS(array) ((PyArrayObject_fields *)(array))
 #define AS_INTS(array) ((npy_int64 *)FIELDS(array)->data)
 #define AS_MASK(array) ((npy_bool *)FIELDS(array)->data)
+#define UNSIGNED(number) ((npy_uint64)(number))
 
 static PyTypeObject FastArray;
 static PyArray_Descr *int64, *boolean; /* those that there is one of; a copy of them is slow */
@@ -334,7 +335,7 @@ cut(PyObject *slice, Region *region)
     }
     region->count = PySlice_AdjustIndices(region->count, &start, &stop, step);
     region->start += start * region->step;
-    region->step *= step;
+    region->step *= region->count > 1 ? step : 1; /* of one element it may be beyond all bounds */
     return 1;
 }
 
@@ -390,21 +391,26 @@ typedef enum { OUTSIDE, WITHIN, FROM_END } Where;
 static inline Where
 where(Operand const *places, npy_intp length)
 {
-    Where found = WITHIN;
+    npy_uint64 most = 0; /* without a sign, a place from the end is beyond every length */
+    npy_int64 least = 0, last = -1;
+    npy_intp step = places->step[1];
     for (npy_intp r = 0; r < places->shape[0]; r++) {
         npy_int64 const *row = places->data + r * places->step[0];
-        npy_intp step = places->step[1], least = 0, most = -1;
         for (npy_intp k = 0; k < places->shape[1]; k++) {
-            npy_int64 place = row[k * step];
-            least = place < least ? place : least;
-            most = place > most ? place : most;
+            most = UNSIGNED(row[k * step]) > most ? UNSIGNED(row[k * step]) : most;
         }
-        if (least < -length || most >= length) {
-            return OUTSIDE;
-        }
-        found = least < 0 ? FROM_END : found;
     }
-    return found;
+    if (most < UNSIGNED(length) || places->shape[0] == 0 || places->shape[1] == 0) {
+        return WITHIN;
+    }
+    for (npy_intp r = 0; r < places->shape[0]; r++) {
+        npy_int64 const *row = places->data + r * places->step[0];
+        for (npy_intp k = 0; k < places->shape[1]; k++) {
+            least = row[k * step] < least ? row[k * step] : least;
+            last = row[k * step] > last ? row[k * step] : last;
+        }
+    }
+    return least >= -length && last < length ? FROM_END : OUTSIDE;
 }
 
 static inline npy_intp
@@ -615,6 +621,10 @@ assign(PyObject *self, PyObject *key, PyObject *object)
             return 0;
         }
         npy_int64 *to = AS_INTS(self) + region.start;
+        if (region.step == 1 && value.step[1] == 1) {
+            memcpy(to, value.data, region.count * sizeof(npy_int64));
+            return 1;
+        }
         for (npy_intp k = 0; k < region.count; k++) {
             to[k * region.step] = value.data[k * value.step[1]];
         }
@@ -665,8 +675,6 @@ typedef enum {
         }                                                                                         \
     }                                                                                             \
     break
-
-#define UNSIGNED(number) ((npy_uint64)(number))
 
 /* Write the results side by side. `to` may be where one of the operands lies side by side, too. */
 static inline void
@@ -1271,29 +1279,21 @@ FUNCTION(count_nonzero)
     CALL_NUMPY(count_nonzero);
 }
 
-FUNCTION(maximum)
-{
-    PyObject *result = NULL;
-    if (given == 2 && names == NULL) {
-        result = operate(MAXIMUM, args[0], args[1]);
+#define PAIRWISE(name, operation)                                                                 \
+    FUNCTION(name)                                                                                \
+    {                                                                                             \
+        PyObject *result = NULL;                                                                  \
+        if (given == 2 && names == NULL) {                                                        \
+            result = operate(operation, args[0], args[1]);                                        \
+        }                                                                                         \
+        if (result != NULL || PyErr_Occurred()) {                                                 \
+            return result;                                                                        \
+        }                                                                                         \
+        CALL_NUMPY(name);                                                                         \
     }
-    if (result != NULL || PyErr_Occurred()) {
-        return result;
-    }
-    CALL_NUMPY(maximum);
-}
 
-FUNCTION(minimum)
-{
-    PyObject *result = NULL;
-    if (given == 2 && names == NULL) {
-        result = operate(MINIMUM, args[0], args[1]);
-    }
-    if (result != NULL || PyErr_Occurred()) {
-        return result;
-    }
-    CALL_NUMPY(minimum);
-}
+PAIRWISE(maximum, MAXIMUM)
+PAIRWISE(minimum, MINIMUM)
 
 /* Return the same memory as a FastArray. */
 static PyObject *

@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS)
 
 COMPILED := .venv-compiled
 
-.PHONY: demo test check prove bench venv compiled test-compiled clean
+.PHONY: demo test check prove bench venv fast compiled test-compiled clean
 
 demo: $(VENV)/.installed-test
 	$(BIN)/stepahead compare demo
@@ -31,6 +31,11 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(BENCH)
 
 venv: $(VENV)/.installed-dev
+
+# The C module for a handful of numbers, beside its source: the kernel uses it where it is. It needs a C
+# compiler and Python's headers.
+fast: $(VENV)/.installed-test
+	$(BIN)/python tools/fast_build.py
 
 # The same project with kernel and simulators compiled, in an environment of its own, where it is not
 # editable: the sources here stay as they are. It needs a C compiler and Python's headers.
@@ -63,4 +68,5 @@ $(BIN)/python $(COMPILED)/bin/python:
 	@PYTHON=$(PYTHON) tools/make-venv $(@D:/bin=)
 
 clean:
+	rm -f kernel/stepahead/_fast*.so
 	rm -rf $(VENV) $(COMPILED) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -7,11 +7,8 @@ import copy
 import importlib.util
 import operator
 import os
-import shlex
-import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +21,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import fast_build
 import stepahead
 import stepahead_models
 import stepahead_specs
 import stepahead_tools
 
 NAME = "stepahead._fast"
-SOURCE = Path(str(stepahead.__file__)).with_name("_fast.c")
 SOURCES = [
     str(Path(str(package.__file__)).parent.parent)
     for package in (stepahead, stepahead_models, stepahead_specs, stepahead_tools)
@@ -56,29 +53,16 @@ Array: TypeAlias = NDArray[Any]
 Wrap: TypeAlias = Callable[[Array], Array]
 
 
-def build(folder: Path) -> Path:
-    """Compile the module, with every warning an error."""
-    linker = shlex.split(sysconfig.get_config_var("LDSHARED") or "")
-    include = Path(sysconfig.get_path("include"))
-    if not linker or shutil.which(linker[0]) is None:
-        pytest.skip("no C compiler, or none that Python knows how to call")
-    if not (include / "Python.h").is_file():
-        pytest.skip("no header files of Python")
-    target = folder / f"_fast{sysconfig.get_config_var('EXT_SUFFIX')}"
-    flags = shlex.split(sysconfig.get_config_var("CCSHARED") or "")
-    flags += ["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
-    flags += [f"-I{include}", f"-I{np.get_include()}", str(SOURCE), "-o", str(target)]
-    subprocess.run([*linker, *flags], check=True, capture_output=True, text=True)
-    return target
-
-
 @pytest.fixture(scope="session")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of the module."""
     built = importlib.util.find_spec(NAME)
     if built is not None and built.origin is not None:
         return Path(built.origin)
-    return build(tmp_path_factory.mktemp("fast"))
+    try:
+        return fast_build.build(tmp_path_factory.mktemp("fast"))
+    except fast_build.CannotBuildError as problem:
+        pytest.skip(str(problem))
 
 
 @pytest.fixture(scope="session")

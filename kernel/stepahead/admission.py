@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints
+from stepahead.arrays import EMPTY, Ints, quick
 from stepahead.commands import AdmitRequest, RefusalReason, RefuseRequest
 from stepahead.config import WaitingOrder
 from stepahead.errors import HostContractError
@@ -41,7 +41,7 @@ def arrive(state: State, event: RequestArrived) -> AdmitRequest | RefuseRequest:
     handle = state.next_handle
     by_priority = config.order is WaitingOrder.PRIORITY
     given = event.block_keys if config.prefix_caching else None
-    keys = EMPTY if given is None else given.copy()  # the host may write its array again
+    keys = EMPTY if given is None else quick(given.copy())  # the host may write its own again
     stay = Stay(
         request_id=event.request_id,
         handle=handle,

@@ -161,7 +161,7 @@ def _grow(
     seated = rank[seats].searchsorted(rank[np.array([*hits])])
     found: list[int] = held[seated].tolist()
     prefixes = [columns.table[seat, :count] for seat, count in zip(hits, found, strict=True)]
-    table_rows = np.array([*seated.tolist(), *rows.tolist()]).repeat([*found, *counts])
+    table_rows = quick(np.array([*seated.tolist(), *rows.tolist()])).repeat([*found, *counts])
     table_slots = concatenate([*(columns.slots[:count] for count in found), *slots])
     return grant, (table_rows, table_slots, concatenate([*prefixes, blocks]))
 

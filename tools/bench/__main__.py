@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -50,6 +51,7 @@ def main() -> None:
         "lives": bench_lives,
         "start": bench_start,
         "replay": bench_replay,
+        "arrays": bench_arrays,
         "checks": bench_checks,
         "explorer": bench_explorer,
     }
@@ -180,6 +182,26 @@ def bench_replay(options: argparse.Namespace) -> list[Figures]:
                 say(line)
                 table.append(figures)
                 before = length, run
+    return table
+
+
+def bench_arrays(options: argparse.Namespace) -> list[Figures]:
+    """CPU seconds of an unchecked replay with the C module for small arrays, and without it."""
+    if find_spec("stepahead._fast") is None:
+        say("it is not built here, skipped (make fast)")
+        return []
+    path, lengths = _trace(options)
+    table: list[Figures] = []
+    for loop in replays.LOOPS:
+        more = ("--unchecked", "--limit", str(lengths[-1]))
+        pairs = [
+            (replays.replay(path, loop, *more).cpu_s, replays.replay_plain(path, loop, *more).cpu_s)
+            for _ in range(options.pairs)
+        ]
+        cost = median([quick for quick, _ in pairs])
+        ratio = median([quick / plain for quick, plain in pairs])
+        say(f"{loop:12s} {lengths[-1]:7d} requests  {cost:7.2f} s  {ratio:.2f} of plain NumPy's")
+        table.append({"loop": loop, "requests": lengths[-1], "cpu_s": cost, "ratio": ratio})
     return table
 
 

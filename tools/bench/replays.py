@@ -28,6 +28,10 @@ SETTINGS: Final = (
     "--max-num-batched-tokens", BATCHED_TOKENS, "--max-concurrency", CONCURRENCY,
 )  # fmt: skip
 _FEW: Final = ("--limit", "20")
+_PLAIN: Final = (
+    "import sys; sys.modules['stepahead._fast'] = None; "
+    "from stepahead_tools.entry import main; sys.exit(main())"
+)
 LOOPS: Final = ("eager", "overlap", "just-in-time")
 
 
@@ -87,6 +91,12 @@ def _command(trace: Path, loop: str, *more: str) -> tuple[str, ...]:
 def replay(trace: Path, loop: str, *more: str) -> Process:
     """Replay a trace under one loop in a process of its own."""
     return measured(_command(trace, loop, *more))
+
+
+def replay_plain(trace: Path, loop: str, *more: str) -> Process:
+    """Replay a trace without the module `stepahead._fast`, as if it had not been built."""
+    _, _, *command = _command(trace, loop, *more)
+    return measured(("-c", _PLAIN, *command))
 
 
 def import_kernel() -> Process:

@@ -54,6 +54,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.keys: dict[int, int] = {}
         self.holders: list[list[int]] = []
         self.pending: dict[int, int] = {}
+        #: Of them, those that nobody held at some time since.
+        self.listed: set[int] = set()
         self.undoable: list[Undoable] = []
         self.fence = 0
 
@@ -155,6 +157,7 @@ class PoolMachine(RuleBasedStateMachine):
             waits = max(fence, self.pending.get(block, 0))
             if waits > self.fence:
                 self.pending[block] = waits
+                self.listed |= {block} & set(loose)
         self._append(block for block in reversed(loose) if block not in self.pending)
 
     @rule(by=st.integers(0, 2))
@@ -170,11 +173,12 @@ class PoolMachine(RuleBasedStateMachine):
         fence = self.fence + ahead
         waiting = {b for b, waits in self.pending.items() if waits == fence}
         self.pool.drop_fence(fence)
-        # Of a block that is held as well, the fence stays: whoever lets go last drops it.
-        self._passed({block for block in waiting if not self._holds(block)})
+        # Of a block that was held all the time, the fence stays: whoever lets go last drops it.
+        self._passed(waiting & self.listed)
 
     def _passed(self, blocks: set[int]) -> None:
         self.pending = {b: waits for b, waits in self.pending.items() if b not in blocks}
+        self.listed -= blocks
         free = {block for block in blocks if not self._holds(block)}
         appended = self.pool.queued().tolist()[len(self.queue) :]
         assert set(appended) == free

@@ -1,20 +1,26 @@
-"""The compiled build: kernel and simulators through mypyc, from the same sources. Off by default.
+"""The compiled build: kernel and simulators through mypyc, and modules in C. Off by default.
 
     HATCH_BUILD_HOOKS_ENABLE=1 pip install .        # or: make compiled
 
 A build hook of hatchling, declared in pyproject.toml with what it needs and with the modules that
-stay as they are. The wheel holds the sources too, beside the extension modules that Python prefers
+stay as they are. Python comes from the same sources; a module in C has a twin in Python, which is
+its oracle. The wheel holds the sources too, beside the extension modules that Python prefers
 to them. Nothing is written into the source tree, where extension modules would hide the sources.
+
+What is compiled is a copy in which dataclasses have the `__init__` that `dataclass` would make for
+them when they are imported, which would be interpreted; see `spelled_out`.
 """
 
 from __future__ import annotations
 
+import ast
 import os
+import shutil
 import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeGuard
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
@@ -69,30 +75,132 @@ def compiled_sources(root: Path, config: dict[str, Any]) -> list[Path]:
     ]
 
 
+def spelled_out(source: str) -> str:
+    """Return a module whose dataclasses say more of themselves, each line at its old place.
+
+    To the first of the two blank lines behind a plain one, which is not frozen and has no base
+    class, goes its `__init__`; to the second, of each, what its fields are annotated with, of which
+    mypyc keeps the outermost class only.
+    """
+    lines = source.split("\n")
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.ClassDef) or _settings(node) is None:
+            continue
+        here = node.end_lineno or 0
+        lines += [""] * (here + 2 - len(lines))
+        if lines[here].strip() or lines[here + 1].strip():
+            raise ValueError(f"two blank lines are missing behind the class {node.name}")
+        if _is_plain(node):
+            lines[here] = _init(node)
+        annotations = {name: ast.unparse(kind) for name, kind, _ in _fields(node)}
+        lines[here + 1] = f'setattr({node.name}, "__annotations__", {annotations})'
+    return "\n".join(lines)
+
+
+_Field: TypeAlias = tuple[str, ast.expr, ast.expr | None]
+
+
+def _fields(node: ast.ClassDef) -> list[_Field]:
+    """Return name, annotation and default of each."""
+    return [
+        (entry.target.id, entry.annotation, entry.value)
+        for entry in node.body
+        if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name)
+    ]
+
+
+def _settings(node: ast.ClassDef) -> set[str] | None:
+    """Return what is on in a class's `dataclass(...)`; None if it is none."""
+    for entry in node.decorator_list:
+        if isinstance(entry, ast.Call) and ast.unparse(entry.func) == "dataclass":
+            return {str(word.arg) for word in entry.keywords if ast.unparse(word.value) == "True"}
+    return None
+
+
+def _is_plain(node: ast.ClassDef) -> bool:
+    settings, fields = _settings(node), _fields(node)
+    if settings is None or "frozen" in settings or node.bases or not fields:
+        return False
+    return not any(
+        ast.unparse(kind).startswith(("ClassVar", "InitVar"))
+        or (_is_field(value) and _factory(value) is None)
+        for _, kind, value in fields
+    )
+
+
+def _is_field(value: ast.expr | None) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call) and ast.unparse(value.func) == "field"
+
+
+def _factory(value: ast.expr | None) -> str | None:
+    """Return what a `default_factory` gives, where a field has that and nothing else."""
+    if not _is_field(value) or [word.arg for word in value.keywords] != ["default_factory"]:
+        return None
+    factory = value.keywords[0].value
+    if isinstance(factory, ast.Lambda):
+        return ast.unparse(factory.body)
+    return f"{ast.unparse(factory.value if isinstance(factory, ast.Subscript) else factory)}()"
+
+
+def _init(node: ast.ClassDef) -> str:
+    """Return an `__init__` in one line; None as an argument stands for what a factory makes."""
+    parameters = ["self", "*"] if "kw_only" in (_settings(node) or ()) else ["self"]
+    body: list[str] = []
+    for name, kind, value in _fields(node):
+        factory, given = _factory(value), ast.unparse(kind)
+        if factory is not None:
+            parameters.append(f"{name}: {given} | None = None")
+            body.append(f"self.{name} = {factory} if {name} is None else {name}")
+        else:
+            parameters.append(f"{name}: {given}" + (f" = {ast.unparse(value)}" if value else ""))
+            body.append(f"self.{name} = {name}")
+    if any(
+        isinstance(entry, ast.FunctionDef) and entry.name == "__post_init__" for entry in node.body
+    ):
+        body.append("self.__post_init__()")
+    return f"    def __init__({', '.join(parameters)}) -> None: {'; '.join(body)}"
+
+
+def _copied(root: Path, config: dict[str, Any], work: Path) -> list[str]:
+    """Copy the packages to ``work``, spelled out; return what to compile, as seen from there."""
+    for package in config["packages"]:
+        shutil.copytree(
+            root / package, work / package, ignore=shutil.ignore_patterns("data", f"*{_SUFFIX}")
+        )
+    names = [str(path.relative_to(root)) for path in compiled_sources(root, config)]
+    for name in names:
+        source = (root / name).read_text(encoding="utf-8")
+        (work / name).write_text(spelled_out(source), encoding="utf-8")
+    return names
+
+
 def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
     """Compile in ``work``; return the extension modules, in ``lib`` there."""
     # They are there where the hook is enabled, and of setuptools mypy knows no types.
     setuptools: Any = import_module("setuptools")
     mypyc: Any = import_module("mypyc.build")
-    os.chdir(root)
-    os.environ["MYPYPATH"] = os.pathsep.join(
-        str((root / package).parent) for package in config["packages"]
-    )
-    # The gate checks types, strictly. Here they are only read, and what modules import that stay
-    # as they are may be missing.
-    options = (
-        "--config-file=",
-        "--explicit-package-bases",
-        "--ignore-missing-imports",
-        f"--cache-dir={work / 'types'}",
-    )
+    sources = _copied(root, config, work / "src")
+    os.chdir(work / "src")  # compiled code names its lines by the path from here
+    folders = [Path(package) for package in config["packages"]]
+    os.environ["MYPYPATH"] = os.pathsep.join(str(folder.parent) for folder in folders)
     extensions = mypyc.mypycify(
-        [*options, *map(str, compiled_sources(root, config))],
+        # The gate checks types, strictly; here they are only read.
+        ["--config-file=", "--explicit-package-bases", f"--cache-dir={work / 'types'}", *sources],
         opt_level=_LEVEL,
         multi_file=True,
         target_dir=str(work / "c"),
         group_name="stepahead",
     )
+    extensions += [
+        setuptools.Extension(
+            f"{path.parent.name}.{path.stem}",
+            [str(path)],
+            include_dirs=[import_module("numpy").get_include()],
+            extra_compile_args=["/O2" if sys.platform == "win32" else "-O3"],
+        )
+        for folder in folders
+        for path in sorted(folder.glob("_*.c"))
+    ]
     distribution = setuptools.Distribution({"name": "stepahead", "ext_modules": extensions})
     command = distribution.get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(work / "lib"), str(work / "objects")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 from unittest.mock import patch
 
@@ -76,3 +77,51 @@ def test_a_source_tree_on_the_path_has_no_version() -> None:
     """It is told as what it is."""
     with patch.object(version, "version", side_effect=PackageNotFoundError):
         assert version.described().startswith("stepahead not installed (")
+
+
+def test_what_is_compiled_makes_its_records_as_dataclass_does() -> None:
+    """Each `__init__` that is spelled out takes and gives what the one of the sources does."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    from compiled_build import spelled_out  # noqa: PLC0415 # as above
+
+    source = dedent(
+        """\
+        from dataclasses import dataclass, field
+
+        @dataclass(slots=True, kw_only=True)
+        class Plain:
+            left: int
+            right: tuple[int, ...] = (1, 2)
+            listed: list[int] = field(default_factory=list[int])
+            made: dict[int, int] = field(default_factory=lambda: {3: 4})
+
+
+        @dataclass(frozen=True)
+        class Frozen:
+            left: int | None = None
+        """
+    )
+    changed = spelled_out(source)
+    kept = zip(source.splitlines(), changed.splitlines(), strict=False)
+    assert [after for before, after in kept if before not in ("", after)] == []
+    found: list[dict[str, Any]] = []
+    for text in (source, changed):
+        names: dict[str, Any] = {"__name__": __name__}
+        exec(compile(text, "records", "exec"), names)  # noqa: S102 # what is compiled is run
+        found.append(names)
+    ours, theirs = (names["Plain"](left=5) for names in found)
+    assert repr(ours) == repr(theirs) == "Plain(left=5, right=(1, 2), listed=[], made={3: 4})"
+    assert found[1]["Plain"](left=5).listed is not theirs.listed
+    assert "self.left = left" in changed.splitlines()[8]
+    assert found[1]["Plain"].__annotations__["right"] == "tuple[int, ...]"
+    assert found[1]["Frozen"].__annotations__ == {"left": "int | None"}
+    assert repr(found[1]["Frozen"](3)) == "Frozen(left=3)"
+
+
+def test_a_record_without_room_behind_it_is_named() -> None:
+    """The lines of what is compiled stay those of its source, by which errors are told."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    from compiled_build import spelled_out  # noqa: PLC0415 # as above
+
+    with pytest.raises(ValueError, match="two blank lines are missing behind the class Tight"):
+        spelled_out("@dataclass()\nclass Tight:\n    x: int\ny = 1\n")

@@ -136,6 +136,7 @@ def test_the_bounds_are_told_with_every_option_that_is_set() -> None:
     assert told == expected
 
 
+@pytest.mark.interpreted  # it replaces a function
 def test_every_declared_edge_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each edge of both tables is walked somewhere within small bounds: none is there for nothing.
 
@@ -185,6 +186,7 @@ def _no_room(_state: State, _lacking: int, _need: int) -> bool:
 # -- what it finds --------------------------------------------------------------------------------
 
 
+@pytest.mark.interpreted  # it replaces a function
 def test_a_block_freed_too_early_is_found_in_a_short_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_block_freed_too_early_is_found_in_a_short_run(
     assert replay_journal(path).lines == 3
 
 
+@pytest.mark.interpreted  # it replaces a function
 def test_starvation_is_found_although_a_cancel_would_help(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -230,6 +233,7 @@ def test_starvation_is_found_although_a_cancel_would_help(
     assert machine_moves == {Actor.CPU, Actor.NPU}
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_a_kernel_that_raises_is_found() -> None:
     """An exception is a violation like any other, with the run that leads to it."""
 
@@ -245,6 +249,7 @@ def test_a_kernel_that_raises_is_found() -> None:
     assert len(found.violation.events) == len(found.violation.journal) == 2
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_a_kernel_that_accepts_what_cannot_have_happened_is_found() -> None:
     """With probing, a report about a batch that does not exist must be refused."""
 
@@ -257,6 +262,7 @@ def test_a_kernel_that_accepts_what_cannot_have_happened_is_found() -> None:
     assert found.violation.sentences == ["the event cannot have happened and is accepted"]
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_a_kernel_that_writes_into_its_commands_is_found() -> None:
     """Arrays that were given to the host are the host's."""
 

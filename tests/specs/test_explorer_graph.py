@@ -115,6 +115,7 @@ def test_a_different_behaviour_is_told_by_its_shortest_trace() -> None:
     assert trace == ["arrive", "token", "token", "end abort (only the second)"]
 
 
+@pytest.mark.interpreted  # it replaces a method
 def test_a_behaviour_of_half_an_exploration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not seen cannot be compared."""
     monkeypatch.setattr(State, "newest_row", _no_fence)

@@ -16,6 +16,8 @@ from stepahead_specs.mutants.hunt import Hunted, hunt, matrix
 from stepahead_specs.mutants.patching import find
 from stepahead_specs.walk import draw, play
 
+pytestmark = pytest.mark.interpreted  # mutants are edits of functions
+
 #: Who may notice a defect beside the invariants.
 OTHERS = {"kernel", "bench", "lockstep", "progress"}
 #: One of each room of the museum, each found in the first scenarios.

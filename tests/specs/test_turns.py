@@ -163,6 +163,7 @@ def test_such_runs_have_stretches() -> None:
     ],
     ids=["nothing is scheduled", "wrong blocks", "a number twice", "wrong places"],
 )
+@pytest.mark.interpreted  # it edits functions
 def test_a_defect_of_a_stretch_is_noticed(edit: Edit, key: str) -> None:
     """The kernel makes it in one move, and what it then says must fit what it stands for."""
     config = replace(CONFIG, num_blocks=300, lookahead=1)

@@ -12,6 +12,7 @@ from bench import __main__ as bench
 from bench import hit_rate, loops_table, tiers_table
 from bench.scripts import finish
 from stepahead_models.traces import bundled_trace
+from stepahead_tools.version import described
 
 OURS = f"traces in {bundled_trace().parent}"
 
@@ -69,6 +70,14 @@ OURS = f"traces in {bundled_trace().parent}"
             (
                 "stepahead: --write needs all workloads; missing: Azure code "
                 "(azure_llm_2023_code.csv.zst), cancel mix (own_cancel_mix.jsonl.zst)"
+            ),
+        ),
+        (
+            bench.main,
+            ["lives", "--compiled", sys.executable],
+            (
+                f"stepahead: --compiled {sys.executable} has {described()}; `make compiled` makes "
+                "one that has the compiled build"
             ),
         ),
     ],

@@ -20,7 +20,7 @@ import msgspec
 
 from bench import replays, steps
 from bench.machine import calibration_us, describe, median
-from bench.peers import DynamoReplay, VllmSteps
+from bench.peers import CompiledBuild, DynamoReplay, VllmSteps
 from bench.scripts import count, finish
 from stepahead_models.traces import bundled_trace, read_trace
 from stepahead_specs.explorer import Bounds, explore
@@ -61,6 +61,9 @@ def main() -> None:
     parser.add_argument("--requests", type=count, nargs="+", help="lengths of the replayed traces")
     parser.add_argument("--vllm", help="an interpreter that has vLLM 0.33", metavar="PYTHON")
     parser.add_argument("--dynamo", help="an interpreter that has Dynamo 1.6", metavar="PYTHON")
+    parser.add_argument(
+        "--compiled", help="an interpreter with the compiled build", metavar="PYTHON"
+    )
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
     result: dict[str, object] = {"machine": describe(), "calibration_us": calibration_us()}
@@ -79,43 +82,70 @@ def main() -> None:
 def bench_steps(options: argparse.Namespace) -> list[Figures]:
     """CPU time of a whole decode step, against vLLM's asynchronous scheduler or the calibration."""
     table: list[Figures] = []
+    compiled = _compiled(options)
     with VllmSteps(options.vllm) as vllm:
         say(f"peer         {vllm.version or 'vLLM: not installed here, skipped (--vllm PYTHON)'}")
         for rows in _ROWS:
             pairs = [
-                (steps.step_us(rows), vllm.step_us(rows), calibration_us())
+                (
+                    steps.step_us(rows),
+                    vllm.step_us(rows),
+                    calibration_us(),
+                    compiled.step_us(f"step_us({rows})"),
+                )
                 for _ in range(options.pairs)
             ]
-            ours = median([mine for mine, _, _ in pairs])
-            turns = median([mine / loop for mine, _, loop in pairs])
-            peers = [(mine / peer, peer) for mine, peer, _ in pairs if peer is not None]
+            ours = median([mine for mine, _, _, _ in pairs])
+            turns = median([mine / loop for mine, _, loop, _ in pairs])
+            peers = [(mine / peer, peer) for mine, peer, _, _ in pairs if peer is not None]
             line = f"{rows:5d} rows  {ours:7.1f} us  {turns:6.1f} calibration turns"
             ratio = median([share for share, _ in peers]) if peers else None
             peer_us = median([peer for _, peer in peers]) if peers else None
             if ratio is not None:
                 line += f"  {ratio:.4f} of vLLM's {peer_us:.0f} us"
                 line += f" (must {_MUST[rows]:.3f}, aim {_AIM[rows]:.3f})"
-            say(line)
-            table.append(
-                {"rows": rows, "us": ours, "turns": turns, "vllm_us": peer_us, "ratio": ratio}
-            )
+            share = _share([(mine, built) for mine, _, _, built in pairs])
+            say(line + _in_words(share))
+            figures: Figures = {"rows": rows, "us": ours, "turns": turns, "compiled_share": share}
+            table.append(figures | {"vllm_us": peer_us, "ratio": ratio})
     return table
+
+
+def _compiled(options: argparse.Namespace) -> CompiledBuild:
+    """Return the compiled build to compare with, after a line that says which it is."""
+    compiled = CompiledBuild(options.compiled)
+    say(f"compiled     {compiled.version or 'none given, skipped (--compiled PYTHON)'}")
+    return compiled
+
+
+def _share(pairs: list[tuple[float, float | None]]) -> float | None:
+    """Return what the compiled build takes of our time; None where there is none."""
+    shares = [built / mine for mine, built in pairs if built is not None]
+    return median(shares) if shares else None
+
+
+def _in_words(share: float | None) -> str:
+    return "" if share is None else f"; compiled {share:.2f} of it"
 
 
 def bench_lives(options: argparse.Namespace) -> list[Figures]:
     """CPU time of a request beside its decode steps, and of a cancel."""
     table: list[Figures] = []
-    measures: dict[str, Callable[[], float]] = {
-        "arrival to end, prompt of 512 tokens": partial(steps.life_us, 512),
-        "arrival to end, prompt of 8,704 tokens": partial(steps.life_us, 8704),
-        "cancel of a running request": steps.cancel_us,
+    compiled = _compiled(options)
+    measures: dict[str, tuple[Callable[[], float], str]] = {
+        "arrival to end, prompt of 512 tokens": (partial(steps.life_us, 512), "life_us(512)"),
+        "arrival to end, prompt of 8,704 tokens": (partial(steps.life_us, 8704), "life_us(8704)"),
+        "cancel of a running request": (steps.cancel_us, "cancel_us()"),
     }
-    for name, measure in measures.items():
-        pairs = [(measure(), calibration_us()) for _ in range(options.pairs)]
-        cost = median([mine for mine, _ in pairs])
-        turns = median([mine / loop for mine, loop in pairs])
-        say(f"{name:42s} {cost:7.1f} us  {turns:6.1f} calibration turns")
-        table.append({"what": name, "us": cost, "turns": turns})
+    for name, (measure, call) in measures.items():
+        pairs = [
+            (measure(), calibration_us(), compiled.step_us(call)) for _ in range(options.pairs)
+        ]
+        cost = median([mine for mine, _, _ in pairs])
+        turns = median([mine / loop for mine, loop, _ in pairs])
+        share = _share([(mine, built) for mine, _, built in pairs])
+        say(f"{name:42s} {cost:7.1f} us  {turns:6.1f} calibration turns{_in_words(share)}")
+        table.append({"what": name, "us": cost, "turns": turns, "compiled_share": share})
     return table
 
 
@@ -152,6 +182,7 @@ def bench_replay(options: argparse.Namespace) -> list[Figures]:
     """CPU seconds and memory of an unchecked replay, by loop and length of the trace."""
     path, lengths = _trace(options)
     table: list[Figures] = []
+    compiled = _compiled(options)
     dynamo = DynamoReplay(options.dynamo)
     say(f"peer         {dynamo.version or 'Dynamo: not installed here, skipped (--dynamo PYTHON)'}")
     with tempfile.TemporaryDirectory() as folder:
@@ -159,20 +190,23 @@ def bench_replay(options: argparse.Namespace) -> list[Figures]:
             before: tuple[int, replays.Process] | None = None
             for length in lengths:
                 longer = replays.repeated(path, length, Path(folder) / f"{length}.jsonl")
-                pairs = [
-                    (replays.replay(longer, loop, "--unchecked"), dynamo.replay(longer))
+                runs = [
+                    (
+                        replays.replay(longer, loop, "--unchecked"),
+                        compiled.replay(longer, loop),
+                        dynamo.replay(longer),
+                    )
                     for _ in range(options.pairs)
                 ]
                 run = replays.Process(
-                    median([mine.cpu_s for mine, _ in pairs]), min(one.memory for one, _ in pairs)
+                    median([mine.cpu_s for mine, _, _ in runs]),
+                    min(mine.memory for mine, _, _ in runs),
                 )
                 line = f"{loop:12s} {length:7d} requests  {run.cpu_s:7.2f} s"
                 line += f"  {run.cpu_s / length * 1e6:7.0f} us each"
-                figures: Figures = {"loop": loop, "requests": length, "cpu_s": run.cpu_s}
-                ratios = [mine.cpu_s / peer.cpu_s for mine, peer in pairs if peer is not None]
-                if ratios:
-                    figures["dynamo_ratio"] = median(ratios)
-                    line += f"  {median(ratios):.2f} of Dynamo's"
+                beside, words = _beside(runs)
+                figures: Figures = {"loop": loop, "requests": length, "cpu_s": run.cpu_s, **beside}
+                line += words
                 if before is not None:
                     more, grown = length - before[0], run.memory - before[1].memory
                     figures["us_per_more"] = (run.cpu_s - before[1].cpu_s) / more * 1e6
@@ -203,6 +237,31 @@ def bench_arrays(options: argparse.Namespace) -> list[Figures]:
         say(f"{loop:12s} {lengths[-1]:7d} requests  {cost:7.2f} s  {ratio:.2f} of plain NumPy's")
         table.append({"loop": loop, "requests": lengths[-1], "cpu_s": cost, "ratio": ratio})
     return table
+
+
+_Runs: TypeAlias = list[tuple[replays.Process, replays.Process | None, replays.Process | None]]
+
+
+def _beside(runs: _Runs) -> tuple[Figures, str]:
+    """Return how our runs stand to those of the compiled build and of Dynamo, also in words."""
+    figures: Figures = {}
+    words = ""
+    built = [(mine.cpu_s, one.cpu_s) for mine, one, _ in runs if one is not None]
+    ratios = [mine.cpu_s / peer.cpu_s for mine, _, peer in runs if peer is not None]
+    both = [one.cpu_s / peer.cpu_s for _, one, peer in runs if one is not None and peer is not None]
+    if built:
+        figures["compiled_cpu_s"] = median([one for _, one in built])
+        figures["compiled_share"] = median([one / mine for mine, one in built])
+        words += (
+            f"  compiled {figures['compiled_cpu_s']:.2f} s, {figures['compiled_share']:.2f} of it"
+        )
+    if ratios:
+        figures["dynamo_ratio"] = median(ratios)
+        words += f"  {figures['dynamo_ratio']:.2f} of Dynamo's"
+    if both:
+        figures["compiled_dynamo_ratio"] = median(both)
+        words += f", compiled {figures['compiled_dynamo_ratio']:.2f}"
+    return figures, words
 
 
 def bench_checks(options: argparse.Namespace) -> list[Figures]:

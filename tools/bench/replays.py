@@ -43,24 +43,28 @@ class Process:
     memory: int
 
 
-def measured(arguments: Sequence[str], interpreter: str | None = None) -> Process:
+def measured(
+    arguments: Sequence[str],
+    interpreter: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Process:
     """Run an interpreter, this one by default, with ``arguments`` and return what it used.
 
     Raises:
         RuntimeError: it failed.
     """
     if interpreter is None:
-        folder = _compiled()
+        folder = _bytecode()
         return _spawned(sys.executable, arguments, _keeping_bytecode(folder.name))
-    return _spawned(interpreter, arguments, os.environ)
+    return _spawned(interpreter, arguments, environment)
 
 
 @cache
-def _compiled() -> tempfile.TemporaryDirectory[str]:
+def _bytecode() -> tempfile.TemporaryDirectory[str]:
     """Return a folder with the bytecode of what a replay imports; it goes with this process."""
     folder = tempfile.TemporaryDirectory(prefix="stepahead-bench-")
     _spawned(
-        sys.executable, _command(bundled_trace(), "eager", *_FEW), _keeping_bytecode(folder.name)
+        sys.executable, command(bundled_trace(), "eager", *_FEW), _keeping_bytecode(folder.name)
     )
     return folder
 
@@ -83,20 +87,21 @@ def _spawned(interpreter: str, arguments: Sequence[str], environment: Mapping[st
     return Process(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * _KIB)
 
 
-def _command(trace: Path, loop: str, *more: str) -> tuple[str, ...]:
-    command = ("-m", "stepahead_tools", "replay", str(trace), "--loop", loop, *SETTINGS)
-    return (*command, "--json", os.devnull, *more)
+def command(trace: Path, loop: str, *more: str) -> tuple[str, ...]:
+    """Return the words that replay a trace with the measured settings, behind an interpreter."""
+    words = ("-m", "stepahead_tools", "replay", str(trace), "--loop", loop, *SETTINGS)
+    return (*words, "--json", os.devnull, *more)
 
 
 def replay(trace: Path, loop: str, *more: str) -> Process:
     """Replay a trace under one loop in a process of its own."""
-    return measured(_command(trace, loop, *more))
+    return measured(command(trace, loop, *more))
 
 
 def replay_plain(trace: Path, loop: str, *more: str) -> Process:
     """Replay a trace without the module `stepahead._fast`, as if it had not been built."""
-    _, _, *command = _command(trace, loop, *more)
-    return measured(("-c", _PLAIN, *command))
+    _, _, *words = command(trace, loop, *more)
+    return measured(("-c", _PLAIN, *words))
 
 
 def import_kernel() -> Process:

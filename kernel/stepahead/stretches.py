@@ -291,6 +291,7 @@ def leap(state: State, turns: int) -> None:
         _settle(state, outstanding[0], steady)
     for batch in outstanding:
         batch.batch_id += turns
+    state.pass_fences()
     receipt = state.pool.take(len(growth.rows))
     growing = seats[growth.rows]
     columns.table[growing, growth.slots] = receipt.blocks

@@ -12,7 +12,7 @@ it knows nothing about a batch, or has been late too often, it selects early: pl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, Protocol, TypeAlias
@@ -85,16 +85,13 @@ class Durations:
         """How many more fine keys can be learnt before one is forgotten."""
         return _KEYS_MAX - len(self.fine)
 
-    def excerpt(self, keys: Iterable[tuple[tuple[int, ...], int]]) -> Durations:
-        """Return a copy of what `find` and `learn` look at for these fine and coarse keys."""
-        found = Durations({}, {})
-        for key, coarse in keys:
-            known, rough = self.fine.get(key), self.coarse.get(coarse)
-            if known is not None:
-                found.fine[key] = Estimate(known.mean, known.deviation)
-            if rough is not None:
-                found.coarse[coarse] = Estimate(rough.mean, rough.deviation)
-        return found
+    def lend(self, other: Durations, fine: tuple[int, ...], coarse: int) -> None:
+        """Give ``other`` a copy of what `find` and `learn` look at for these keys."""
+        known, rough = self.fine.get(fine), self.coarse.get(coarse)
+        if known is not None:
+            other.fine[fine] = Estimate(known.mean, known.deviation)
+        if rough is not None:
+            other.coarse[coarse] = Estimate(rough.mean, rough.deviation)
 
     def copy(self) -> Durations:
         """Return an independent copy."""
@@ -145,13 +142,17 @@ class JustInTime:
 
         It forgets nothing: that is up to `Durations.room`.
         """
-        sizes = map(_size, volumes)
+        spans, preparations = Durations({}, {}), Durations({}, {})
+        for volume in volumes:
+            size = _size(volume)
+            self.spans.lend(spans, size, size[1])
+            self.preparations.lend(preparations, *_crew(volume[0]))
         return JustInTime(
             self.late_share,
             self.again,
             self.margin,
-            self.spans.excerpt((size, size[1]) for size in sizes),
-            self.preparations.excerpt(_crew(rows) for rows in {volume[0] for volume in volumes}),
+            spans,
+            preparations,
             Estimate(self.jitter.mean, self.jitter.deviation),
             self.last,
             self.second,
@@ -262,14 +263,14 @@ class Pace:
         return cls(timing, running, behind, after, prompt)
 
     def apart(self, turns: int) -> Pace:
-        """Return one that learns for itself alone, for so many turns at most."""
-        batches = [self.running, *self.behind]
-        volumes = [batch.volume for batch in batches]
+        """Return this one, learning for itself alone from now on, for so many turns at most."""
+        volumes = [self.running.volume]
+        for batch in self.behind:
+            volumes.append(batch.volume)
         for _ in range(turns if self.prompt else 0):
             volumes.append(_further(volumes[-1]))
-        running, *behind = map(replace, batches)
-        timing = self.timing.excerpt(volumes)
-        return Pace(timing, running, behind, self.prepared_after, self.prompt)
+        self.timing = self.timing.excerpt(volumes)
+        return self
 
     @property
     def learns(self) -> int:
@@ -279,9 +280,10 @@ class Pace:
         """
         if self.prompt:
             return _FOREVER
-        learns, batches = self.timing.learns, [self.running, *self.behind]
-        found = (place + some for place, batch in enumerate(batches) if (some := learns(batch)))
-        return max(found, default=0)
+        count = self.timing.learns(self.running)
+        for place, batch in enumerate(self.behind, start=1):
+            count = max(count, place + self.timing.learns(batch)) if batch.fresh else count
+        return count
 
     @property
     def dispatched_at(self) -> int:

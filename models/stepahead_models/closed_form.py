@@ -222,26 +222,26 @@ class UncheckedExecutor:
     def _run(self, batch: PrepareBatch, steps: int, going_on: Ints | None = None) -> Ints:
         """Return what a batch samples in ``steps`` steps of the same rows.
 
-        Rows that are not ``going_on``, handles again, stay where they are; None: all are.
+        Of those that are not ``going_on``, handles again, it is anything; None: all are.
         """
         cells = self._cells[batch.handles] + batch.positions + batch.token_counts
-        if steps > len(self._ahead):
-            self._ahead = np.arange(2 * steps)[:, None]
-        ahead = self._ahead[:steps]
         if going_on is not None and len(going_on) < len(cells):
             # Behind its end a request has no cells.
             going: set[int] = set(going_on.tolist())
-            ahead = ahead * np.array([handle in going for handle in batch.handles.tolist()])
+            for row, handle in enumerate(batch.handles.tolist()):
+                if handle not in going:
+                    cells[row] = 0
         sampling = self._sampling(batch)
         if sampling is not None:
             cells = cells[sampling]
-            ahead = ahead[:, sampling] if ahead.shape[1] > 1 else ahead
         tokens: NDArray[np.int32]
         if len(cells) == 1:
             first = cells.item()
             tokens = self._tokens[first : first + steps, None]
         else:
-            tokens = self._tokens[cells + ahead]
+            if steps > len(self._ahead):
+                self._ahead = np.arange(2 * steps)[:, None]
+            tokens = self._tokens[cells + self._ahead[:steps]]
         return quick(tokens.astype(np.int64))
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:

@@ -161,11 +161,14 @@ def memories() -> st.SearchStrategy[Memory]:
     )
 
 
+BOUNDS = st.one_of(
+    st.none(),
+    st.integers(-9, 9),
+    st.integers(-9, 9).map(np.int64),
+    st.sampled_from([2**63, -(2**70), True, 1.5, np.array(1)]),
+)
 SLICES = st.builds(
-    slice,
-    st.one_of(st.none(), st.integers(-9, 9)),
-    st.one_of(st.none(), st.integers(-9, 9)),
-    st.sampled_from([None, None, 1, 2, -1, -3]),
+    slice, BOUNDS, BOUNDS, st.one_of(st.sampled_from([None, None, 1, 2, -1, -3, 2**62]), BOUNDS)
 )
 SCALARS: st.SearchStrategy[object] = st.one_of(
     NUMBERS,
@@ -261,6 +264,7 @@ OPERATORS = [
 
 
 @given(MEMORY_LISTS, st.sampled_from(OPERATORS), OPERANDS, OPERANDS)
+@example([INTS, INTS, MASK], "add", 1, View(0, 0, 99, 1, (2, 3), True))  # noqa: FBT003
 @example([INTS, INTS, MASK], "isub", View(0, 1, 99, 1, None, False), ROW)  # noqa: FBT003
 def test_operators_do_what_numpy_does(
     fast: ModuleType,

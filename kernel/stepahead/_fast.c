@@ -10,12 +10,13 @@
    Rules that hold in this file:
    - A fast path knows everything before it writes anything: indices are checked, and memory that is
      read and written at once is left to NumPy, so no call is half done when it falls back.
-   - It never raises but for want of memory. What NumPy would refuse, NumPy refuses.
+   - It raises for want of memory only. What NumPy would refuse, NumPy refuses.
+   - It runs nobody's code before it is done, so nothing changes under its hands.
    - Results are FastArrays again, so that what comes of them is fast as well.
    - Overflow wraps around, as it does in NumPy; it is computed without a sign.
 
-   Two things differ from an ndarray that NumPy has made: a small result keeps its numbers inside
-   its own object, so its `flags.owndata` is False and it cannot be resized in place.
+   What can be told from an ndarray that NumPy has made: the class; and that a small result, whose
+   numbers are inside its own object, has no `flags.owndata` and cannot be resized in place.
 
    The oracle is NumPy: tests/test_fast.py. */
 
@@ -29,8 +30,8 @@
 
 #include <string.h>
 
-#if NPY_SIZEOF_INTP != 8
-#error "places and numbers are 64 bits wide; without this module the kernel runs on plain NumPy"
+#if NPY_SIZEOF_INTP != 8 || defined(Py_GIL_DISABLED)
+#error "this needs 64 bits and the interpreter's lock; without it the kernel runs on plain NumPy"
 #endif
 
 #define INSIDE 256    /* bytes of numbers that fit into the object of an array */
@@ -245,6 +246,12 @@ give_shape(Operand *operand, int nd, npy_intp rows, npy_intp columns)
     operand->step[1] = columns == 1 ? 0 : 1;
 }
 
+static inline npy_intp
+distance(npy_intp step)
+{
+    return step < 0 ? -step : step;
+}
+
 /* Return 1 and the operand; or 0 where NumPy has to see what the object is. */
 static inline int
 read_operand(PyObject *object, Operand *operand)
@@ -269,7 +276,9 @@ read_operand(PyObject *object, Operand *operand)
             operand->step[at] = array->strides[axis] / (npy_intp)sizeof(npy_int64);
         }
     }
-    return 1;
+    /* NumPy lays a result out as its operands are; here it lies row by row. */
+    return operand->step[1] == 0 || operand->step[0] == 0 ||
+           distance(operand->step[0]) >= distance(operand->step[1]);
 }
 
 /* The same of a value to be written, which may be a list or a tuple of numbers. */
@@ -321,12 +330,21 @@ typedef struct {
     npy_intp start, count, step;
 } Region;
 
+/* Whether it can be read as a bound of a slice without running anybody's code. */
+static inline int
+is_bound(PyObject *object)
+{
+    return object == Py_None || PyLong_CheckExact(object) ||
+           Py_IS_TYPE(object, &PyInt64ArrType_Type);
+}
+
 /* Cut a slice out of a region. */
 static inline int
 cut(PyObject *slice, Region *region)
 {
     Py_ssize_t start, stop, step;
-    if (slice == NULL || !PySlice_Check(slice)) {
+    if (slice == NULL || !PySlice_Check(slice) || !is_bound(((PySliceObject *)slice)->start) ||
+        !is_bound(((PySliceObject *)slice)->stop) || !is_bound(((PySliceObject *)slice)->step)) {
         return 0;
     }
     if (PySlice_Unpack(slice, &start, &stop, &step) < 0) {

@@ -35,6 +35,7 @@ def test_a_mutant_of_a_cell_leaves_no_trace() -> None:
     assert _declared() == before
 
 
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_the_sound_kernel_asks_for_every_declared_edge_and_for_no_other() -> None:
     """So a new edge changes no run, and only force can find it."""
     assert asked() == {(state, trigger) for state, trigger, _ in _declared()}
@@ -52,6 +53,7 @@ def test_force_finds_nothing_in_the_sound_table() -> None:
 
 
 @pytest.mark.parametrize("cell", CHANGED[::12], ids=lambda cell: cell.name)
+@pytest.mark.interpreted  # its kernel is a subclass
 def test_a_changed_edge_dies_by_search(cell: Cell) -> None:
     """Every twelfth of them; all are in the campaign."""
     assert hunt_cell(cell).killed or cell.name in EQUIVALENT

@@ -317,6 +317,7 @@ def test_a_stretch_is_the_steps_that_it_stands_for() -> None:
         ("repeat", "ends = ends[batch.live]", "pass"),
     ],
 )
+@pytest.mark.interpreted  # it edits functions
 def test_a_stretch_that_begins_otherwise_is_noticed(place: str, old: str, new: str) -> None:
     """Each thing that is looked at, or settled, of a batch that leads shows in a comparison."""
     with (

@@ -160,7 +160,8 @@ class Device:
         most = new_blocks.item(new_blocks.argmax())
         costs = self._builds.get((rows, tokens))
         if costs is None or len(costs) <= most:
-            each = [self.cpu.build_like_ns(rows, tokens, count) for count in range(most + 1)]
+            counts = range(2 * most + 1)  # that it grows seldom
+            each = [self.cpu.build_like_ns(rows, tokens, count) for count in counts]
             costs = self._builds[rows, tokens] = quick(np.array(each))
         return costs[new_blocks]
 

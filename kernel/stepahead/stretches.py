@@ -339,13 +339,16 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
     ]
     moved = turns * steady.counts
     begins = outstanding[0].positions + moved
-    for batch, part in zip(outstanding, kept + parts, strict=True):
+    count, tokens, kv_tokens = outstanding[-1].volume
+    for ahead, (batch, part) in enumerate(
+        zip(outstanding, kept + parts, strict=True), start=turns + 1 - len(outstanding)
+    ):
         batch.positions = begins
         begins = batch.ends = batch.ends + moved
         batch.grant, batch.grant_rows, batch.fresh = part
         if not steady.decode:
-            count, tokens, kv_tokens = batch.volume
-            batch.volume = count, tokens, kv_tokens + turns * tokens
+            # Counted from the newest: from the first, rows may have been dropped.
+            batch.volume = count, tokens, kv_tokens + ahead * tokens
 
 
 def _kept(state: State) -> Steady:

@@ -128,6 +128,26 @@ def crowded(number: int, timing: SelectionTiming = SelectionTiming.EARLY) -> Ben
     return bench
 
 
+def pruned() -> Bench:
+    """Return a run in which a row is dropped beside a prompt that goes on in chunks."""
+    config = KernelConfig(
+        num_blocks=90,
+        max_model_len=90,
+        lookahead=1,
+        max_tokens_per_row=3,
+        prune=True,
+        eos_token_id=EOS,
+        timing=SelectionTiming.JUST_IN_TIME,
+    )
+    bench = Bench(config, HashModel(eos=EOS), checked=False)
+    for name, count, eos_at in ("a", 1, 3), ("b", 60, None):
+        prompt = tuple(range(count))
+        bench.arrive(Ask(request_id=name, prompt=prompt, max_tokens=9, eos_at=eos_at))
+    while go_on(bench):
+        pass
+    return bench
+
+
 def follows(runs: Iterable[Bench]) -> int:
     """Follow all runs; return how often there was something to forget."""
     return sum(forgetful(bench) for bench in runs)
@@ -341,7 +361,7 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
     just_in_time = SelectionTiming.JUST_IN_TIME
     runs = [busy(number, just_in_time) for number in range(16)]
     runs += [crowded(number, just_in_time) for number in (2, 5, 11, 14)]
-    found = all_stretched(runs)
+    found = all_stretched([*runs, pruned()])
     assert min(found[learnt] for learnt in range(4)) > 10, found
     assert min(found[DEAD], found[PROMPTS]) > 2, found
 
@@ -358,7 +378,7 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         ("Pace.executed", "span < self.prepared_after", "False"),
         ("Pace.executed", "running.fresh = self.prompt", "pass"),
         ("Pace.executed", "_further(running.volume)", "running.volume"),
-        ("_renumber", "kv_tokens + turns * tokens", "kv_tokens"),
+        ("_renumber", "kv_tokens + ahead * tokens", "kv_tokens"),
         ("Pace.executed", "self.prepared_after = 0", "pass"),
         ("Pace.ready", "after < delay", "after <= delay"),
     ],

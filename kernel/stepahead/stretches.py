@@ -13,7 +13,7 @@ ends prompts, or has rows whose request has ended. It `leads`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -263,9 +263,13 @@ def learn_turns(state: State, event: BatchExecuted, turns: int) -> None:
         )
     if pace is None:
         return
-    rows, end = times.tolist(), event.at if event.ended_at < 0 else event.ended_at
-    in_order = [running.dispatched_at, *chain.from_iterable(row[:3] for row in rows), end]
-    if in_order != sorted(in_order) or min(took for *_, took in rows) < 0:
+    rows: list[list[int]] = times.tolist()
+    end = event.at if event.ended_at < 0 else event.ended_at
+    before, in_order = running.dispatched_at, True
+    for ended_at, at, ready_at, built in rows:
+        in_order = in_order and before <= ended_at <= at <= ready_at and built >= 0
+        before = ready_at
+    if not in_order or before > end:
         raise HostContractError(
             f"batch {event.batch_id} was dispatched at {running.dispatched_at} and came back with "
             f"turn_times {rows}, its last step ended at {end}; report of each turn when the device "

@@ -328,7 +328,8 @@ def _turn_times(ended_at: int, walked: Walk) -> Ints:
     Shape ``(turns, 4)``, as `BatchExecuted` has them.
     """
     count = min(len(walked.builds), walked.turns)
-    ends = [ended_at, *walked.ends[: count - 1].tolist()]
-    begins, outs = walked.begins[:count].tolist(), walked.outs[:count].tolist()
-    rows = list(zip(ends, begins, outs, walked.builds[:count], strict=True))
-    return np.array(rows, dtype=np.int64)
+    times: list[int] = []
+    for turn in range(count):
+        times += (ended_at, walked.begins.item(turn), walked.outs.item(turn), walked.builds[turn])
+        ended_at = walked.ends.item(turn)
+    return np.array(times, dtype=np.int64).reshape(count, 4)

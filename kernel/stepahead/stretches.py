@@ -21,6 +21,7 @@ import numpy as np
 from stepahead.arrays import EMPTY, ONE, Ints, Mask, arange, count_nonzero
 from stepahead.batches import Batch
 from stepahead.blocks import NOTHING, Receipt
+from stepahead.commands import PrepareBatch
 from stepahead.errors import HostContractError, KernelBug
 from stepahead.events import BatchExecuted
 from stepahead.host_cache import untouched
@@ -74,6 +75,25 @@ class Repeat:
     block_rows: Ints
     block_slots: Ints
     blocks: Ints
+
+    def selection(self, turn: int, batch_id: int) -> PrepareBatch:
+        """Return what is selected in one turn, counted from 0, as the batch of that number."""
+        first, last = self.block_turns.searchsorted(arange(turn, turn + 2)).tolist()
+        return PrepareBatch(
+            batch_id=batch_id,
+            seats=self.seats,
+            handles=self.handles,
+            epochs=self.epochs,
+            positions=self.scheduled + turn * self.counts,
+            token_counts=self.counts,
+            samples=self.samples,
+            block_rows=self.block_rows[first:last],
+            block_slots=self.block_slots[first:last],
+            blocks=self.blocks[first:last],
+            history_rows=EMPTY,
+            history_positions=EMPTY,
+            history_tokens=EMPTY,
+        )
 
 
 def horizon(state: State, limit: int) -> int:
@@ -205,7 +225,7 @@ def cross(state: State, batch: Batch, event: BatchExecuted, turns: int) -> Ints:
                 "rows; ask Kernel.repeat first"
             )
         if batch.dead:
-            tokens = tokens.take(batch.live.nonzero()[0], 1)  # all rows of it sample
+            tokens = tokens.take(batch.live[batch.samples].nonzero()[0], 1)
         check_turns(state, batch, tokens[:-1])
     learn_turns(state, event, turns)
     if turns:

@@ -222,18 +222,14 @@ class UncheckedExecutor:
     def _run(self, batch: PrepareBatch, steps: int, going_on: Ints | None = None) -> Ints:
         """Return what a batch samples in ``steps`` steps of the same rows.
 
-        Of those that are not ``going_on``, handles again, it is anything; None: all are.
+        Of those that are not ``going_on``, handles again, it is anything behind the first step;
+        None: all are.
         """
-        cells = self._cells[batch.handles] + batch.positions + batch.token_counts
-        if going_on is not None and len(going_on) < len(cells):
-            # Behind its end a request has no cells.
-            going: set[int] = set(going_on.tolist())
-            for row, handle in enumerate(batch.handles.tolist()):
-                if handle not in going:
-                    cells[row] = 0
+        handles, cells = batch.handles, self._cells[batch.handles]
+        cells = cells + batch.positions + batch.token_counts
         sampling = self._sampling(batch)
         if sampling is not None:
-            cells = cells[sampling]
+            handles, cells = handles[sampling], cells[sampling]
         tokens: NDArray[np.int32]
         if len(cells) == 1:
             first = cells.item()
@@ -241,7 +237,19 @@ class UncheckedExecutor:
         else:
             if steps > len(self._ahead):
                 self._ahead = np.arange(2 * steps)[:, None]
-            tokens = self._tokens[cells + self._ahead[:steps]]
+            begins = cells
+            if going_on is not None and len(going_on) < len(cells):
+                # Behind its end a request has no cells.
+                going: set[int] = set(going_on.tolist())
+                begins = np.array(
+                    [
+                        cell if handle in going else 0
+                        for handle, cell in zip(handles.tolist(), cells.tolist(), strict=True)
+                    ]
+                )
+            tokens = self._tokens[begins + self._ahead[:steps]]
+            if begins is not cells:
+                tokens[0] = self._tokens[cells]
         return quick(tokens.astype(np.int64))
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.arrays import EMPTY, arange, quick
+from stepahead.arrays import quick
 from stepahead.commands import (
     AbandonBatch,
     DispatchBatch,
@@ -50,42 +50,20 @@ def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
 
 
 def _later(
-    behind: list[_Outstanding], repeat: Repeat, turns: int, bounds: list[int], steady: BatchShape
+    behind: list[_Outstanding], repeat: Repeat, turns: int, steady: BatchShape
 ) -> list[_Outstanding]:
-    """Return what stands in the place of ``behind`` after ``turns`` turns.
-
-    Between two ``bounds`` lie the blocks that a later batch takes, one batch after the other.
-    """
+    """Return what stands in the place of ``behind`` after ``turns`` turns."""
     later: list[_Outstanding] = []
     for place, turn in enumerate(range(turns - len(behind), turns)):
         # Who stands further behind moves up; behind the last of them come new selections.
         if turn < 0:
             later.append(behind[place + turns])
             continue
-        selected = _selected(repeat, len(behind), turn, slice(bounds[place], bounds[place + 1]))
+        selected = repeat.selection(turn, repeat.batch_id + len(behind) + 1 + turn)
         sampling, tokens, blocks = steady.sampling_rows, steady.tokens, len(selected.blocks)
         size = BatchShape(selected.positions, repeat.counts, sampling, blocks, tokens)
         later.append((selected, size))
     return later
-
-
-def _selected(repeat: Repeat, lookahead: int, turn: int, grown: slice) -> PrepareBatch:
-    """Return the selection of one turn, which takes the ``grown`` blocks."""
-    return PrepareBatch(
-        batch_id=repeat.batch_id + lookahead + 1 + turn,
-        seats=repeat.seats,
-        handles=repeat.handles,
-        epochs=repeat.epochs,
-        positions=repeat.scheduled + turn * repeat.counts,
-        token_counts=repeat.counts,
-        samples=repeat.samples,
-        block_rows=repeat.block_rows[grown],
-        block_slots=repeat.block_slots[grown],
-        blocks=repeat.blocks[grown],
-        history_rows=EMPTY,
-        history_positions=EMPTY,
-        history_tokens=EMPTY,
-    )
 
 
 @dataclass(slots=True)
@@ -302,23 +280,20 @@ class Host:
         turns = walked.turns
         if not turns:
             return None
-        lasts = arange(turns - self._lookahead, turns + 1)
-        bounds: list[int] = repeat.block_turns.searchsorted(lasts).tolist()
         if not self._lookahead:
             # With batches prepared ahead, the row set of these turns was selected before them.
-            selected = _selected(repeat, 0, 0, slice(0, 0))
-            self._recorder.select(selected, walked.outs.item(0))
+            self._recorder.select(repeat.selection(0, first + 1), walked.outs.item(0))
         self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)
         self._dispatched = None
         _, *before = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
-        behind = _later(before, repeat, turns, bounds, shape)
+        behind = _later(before, repeat, turns, shape)
         self._outstanding.update((batch[0].batch_id, batch) for batch in behind)
         return Leap(
             self._executor.leap(repeat, turns, [command for command, _ in behind]),
             walked.begins.item(0),
             walked.outs,
             _turn_times(ended_at, walked) if walked.builds else None,
-            bounds[-1],
+            int(repeat.block_turns.searchsorted(turns)),
         )
 
 

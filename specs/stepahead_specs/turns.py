@@ -20,7 +20,6 @@ from stepahead.arrays import Ints
 from stepahead.commands import Command, DispatchBatch, EmitTokens, PrepareBatch
 from stepahead.events import BatchExecuted, BatchPrepared, Event, HostReady
 from stepahead.stretches import Repeat
-from stepahead_specs.records import EMPTY
 
 Step: TypeAlias = tuple[Event, tuple[Command, ...]]
 
@@ -50,7 +49,7 @@ def single_steps(
             fill_tokens=_lasting(event, commands)[turn],
             live=np.ones_like(repeat.samples),
         )
-        selected = _selected(repeat, newest.batch_id + 1 + turn, turn)
+        selected = repeat.selection(turn, newest.batch_id + 1 + turn)
         back = BatchExecuted(batch_id=ident, tokens=steps[turn][None], at=at, ended_at=ended_at)
         sent = _sent(commands, ident, slice(turn, turn + 1))
         built = BatchPrepared(batch_id=selected.batch_id, at=ready_at)
@@ -71,26 +70,6 @@ def _lasting(event: BatchExecuted, commands: Sequence[Command]) -> Ints:
     """Return the tokens of the rows that last; shape ``(steps, such rows that sample)``."""
     sent = [command.tokens for command in commands if isinstance(command, EmitTokens)]
     return sent[0] if sent else event.tokens
-
-
-def _selected(repeat: Repeat, batch_id: int, turn: int) -> PrepareBatch:
-    """Return the selection of one turn."""
-    here = repeat.block_turns == turn
-    return PrepareBatch(
-        batch_id=batch_id,
-        seats=repeat.seats,
-        handles=repeat.handles,
-        epochs=repeat.epochs,
-        positions=repeat.scheduled + turn * repeat.counts,
-        token_counts=repeat.counts,
-        samples=repeat.samples,
-        block_rows=repeat.block_rows[here],
-        block_slots=repeat.block_slots[here],
-        blocks=repeat.blocks[here],
-        history_rows=EMPTY,
-        history_positions=EMPTY,
-        history_tokens=EMPTY,
-    )
 
 
 def _sent(commands: Sequence[Command], ident: int, part: slice) -> tuple[EmitTokens, ...]:

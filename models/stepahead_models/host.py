@@ -261,7 +261,8 @@ class Host:
         first, time = repeat.batch_id, self.time
         ended_at = time.npu_end
         command, shape = self._outstanding[first]
-        if command.token_counts is not repeat.counts:
+        leads = command.token_counts is not repeat.counts
+        if leads:
             # It leads to these rows: it has more of them, or computes more of one.
             if not self._executor.leads:
                 return None
@@ -280,7 +281,7 @@ class Host:
         turns = walked.turns
         if not turns:
             return None
-        if not self._lookahead:
+        if leads and not self._lookahead:
             # With batches prepared ahead, the row set of these turns was selected before them.
             self._recorder.select(repeat.selection(0, first + 1), walked.outs.item(0))
         self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)

@@ -123,6 +123,11 @@ def crowded(number: int, timing: SelectionTiming = SelectionTiming.EARLY) -> Ben
         bench.arrive(Ask(request_id=name, prompt=prompt, max_tokens=19, eos_at=eos_at))
     if fourth:
         bench.arrive(Ask(request_id="d", prompt=tuple(range(20)), max_tokens=2))
+    return to_the_end(bench)
+
+
+def to_the_end(bench: Bench) -> Bench:
+    """Go on until nothing is left; return the same run."""
     while go_on(bench):
         pass
     return bench
@@ -143,9 +148,7 @@ def pruned() -> Bench:
     for name, count, eos_at in ("a", 1, 3), ("b", 60, None):
         prompt = tuple(range(count))
         bench.arrive(Ask(request_id=name, prompt=prompt, max_tokens=9, eos_at=eos_at))
-    while go_on(bench):
-        pass
-    return bench
+    return to_the_end(bench)
 
 
 def deserted() -> Bench:
@@ -157,9 +160,7 @@ def deserted() -> Bench:
     for _ in range(20):
         go_on(bench)
     bench.cancel("b")
-    while go_on(bench):
-        pass
-    return bench
+    return to_the_end(bench)
 
 
 def follows(runs: Iterable[Bench]) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from typing import Final, TypeAlias, TypeVar
 
 import numpy as np
@@ -74,6 +73,24 @@ class Device:
     submit: CpuTerms = _FREE
     npu_noise: Noise | None = None
     cpu_noise: Noise | None = None
+    # What the host's jobs cost, by their sizes.
+    _fills: _Costs[int] = field(init=False, repr=False, compare=False)
+    _publishes: _Costs[int] = field(init=False, repr=False, compare=False)
+    #: By rows and sampled positions.
+    _collects: _Costs[tuple[int, int]] = field(init=False, repr=False, compare=False)
+    #: By rows and tokens; each by its new blocks.
+    _builds: dict[tuple[int, int], Ints] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        cpu, host_samples = self.cpu, self.npu_sampler is None
+
+        def collect_ns(size: tuple[int, int]) -> int:
+            return cpu.synchronisation_ns(size[0]) + cpu.sampling_ns(size[1] if host_samples else 0)
+
+        object.__setattr__(self, "_fills", _Costs(cpu.fill_ns))
+        object.__setattr__(self, "_publishes", _Costs(cpu.processing_ns))
+        object.__setattr__(self, "_collects", _Costs(collect_ns))
+        object.__setattr__(self, "_builds", {})
 
     @classmethod
     def of(
@@ -193,29 +210,6 @@ class Device:
         known = self._publishes
         duration = known[requests] if tokens < 0 else self.cpu.processing_ns(requests, tokens)
         return duration if self.cpu_noise is None else self.cpu_noise.apply_ns(duration, batch_id)
-
-    @cached_property
-    def _fills(self) -> _Costs[int]:
-        return _Costs(self.cpu.fill_ns)
-
-    @cached_property
-    def _builds(self) -> dict[tuple[int, int], Ints]:
-        """What building a batch costs by its new blocks, by its rows and tokens."""
-        return {}
-
-    @cached_property
-    def _publishes(self) -> _Costs[int]:
-        return _Costs(self.cpu.processing_ns)
-
-    @cached_property
-    def _collects(self) -> _Costs[tuple[int, int]]:
-        """Costs by rows and sampled positions."""
-        cpu, host_samples = self.cpu, self.npu_sampler is None
-
-        def cost(size: tuple[int, int]) -> int:
-            return cpu.synchronisation_ns(size[0]) + cpu.sampling_ns(size[1] if host_samples else 0)
-
-        return _Costs(cost)
 
 
 def _disturbed(noise: Noise, duration_ns: Span, batch_id: int, count: int) -> Ints:

@@ -43,6 +43,19 @@ def test_every_module_is_compiled_but_those_that_are_listed(table: dict[str, Any
     assert set(table["interpreted"]) <= there
 
 
+def test_nothing_that_is_compiled_keeps_a_cached_property(table: dict[str, Any]) -> None:
+    """Mypyc takes one for a plain property, and works its value out at each use."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    from compiled_build import compiled_sources  # noqa: PLC0415 # as above
+
+    keeping = [
+        path.name
+        for path in compiled_sources(PROJECT, table)
+        if "cached_property" in path.read_text(encoding="utf-8")
+    ]
+    assert not keeping, f"{keeping} use cached_property; make the value in __post_init__"
+
+
 def test_the_compiled_build_is_off_unless_it_is_asked_for(table: dict[str, Any]) -> None:
     """Who installs stepahead needs no compiler."""
     assert table["enable-by-default"] is False

@@ -8,6 +8,7 @@ from stepahead.arrays import Ints, Mask
 from stepahead.blocks import Receipt
 from stepahead.commands import FinishReason
 from stepahead.tables import BATCH, BatchState, BatchTrigger
+from stepahead.timing import Volume
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,8 +21,8 @@ class Batch:
     ``grant_rows``; ``hits`` are the cached prefixes of the rows that were seated by it: nobody has
     the seat of one that has ended before the batch is back; ``loads`` are the layer-wise transfers
     that it runs on. Times are those of the events that selected,
-    prepared and dispatched it, ns. ``volume`` is (rows, tokens, KV tokens) of the row set when it
-    was new, kept for just-in-time selection only; ``fresh``: it is new with this batch.
+    prepared and dispatched it, ns. ``volume`` is that of the row set when it was new, kept for
+    just-in-time selection only; ``fresh``: it is new with this batch.
     ``drafts``: how many positions at the end of each row are drafts, None if none is.
     """
 
@@ -39,7 +40,7 @@ class Batch:
     grant_rows: Ints
     hits: dict[int, Receipt]
     selected_at: int
-    volume: tuple[int, int, int]
+    volume: Volume
     fresh: bool
     loads: tuple[int, ...] = ()
     drafts: Ints | None = None

@@ -266,8 +266,8 @@ def _prepared(state: State, event: BatchPrepared) -> list[Command]:
     batch = _building(state, event.batch_id)
     batch.move(BatchTrigger.PREPARE)
     batch.prepared_at = event.at
-    if state.timing is not None:
-        state.timing.prepared(batch)
+    if state.timing is not None and batch.fresh:
+        state.timing.built(batch.volume, event.at - batch.selected_at)
     return dispatch_next(state)
 
 
@@ -299,13 +299,14 @@ def _select_or_wait(state: State) -> list[Command]:
     """Select now, or ask to be woken when it is time."""
     timing, running = state.timing, state.outstanding
     if timing is not None and running and running[0].state is BatchState.DISPATCHED:
-        due = running[0].dispatched_at + timing.delay(running[0])
+        batch = running[0]
+        due = batch.dispatched_at + timing.delay(batch.volume, fresh=batch.fresh)
         if due > state.now:
             before = state.wake
             command = _wake_at(state, due, selects=True)
             if state.wake == before:
                 return []
-            timing.waits(running[0])
+            timing.waits(batch.batch_id, fresh=batch.fresh)
             return [command]
     return _selected(state)
 
@@ -324,9 +325,10 @@ def _let_join(state: State) -> list[Command]:
     state.joinable = False
     if running.state is not BatchState.DISPATCHED or state.paused:
         return []
-    if state.now > running.dispatched_at + timing.latest(running):
+    latest = timing.latest(running.volume, fresh=running.fresh)
+    if state.now > running.dispatched_at + latest:
         return []
-    timing.waits(running)
+    timing.waits(running.batch_id, fresh=running.fresh)
     abandoned = outstanding[-1]
     undo(state, abandoned, BatchTrigger.ABANDON)
     return [AbandonBatch(batch_id=abandoned.batch_id), *_selected(state)]
@@ -385,7 +387,13 @@ def _executed(state: State, event: BatchExecuted) -> list[Command]:
         steps = cross(state, batch, event, turns)
     if state.timing is not None:
         ended_at = event.at if event.ended_at < 0 else event.ended_at
-        state.timing.executed(batch, ended_at, late=_successor_is_late(state, ended_at))
+        state.timing.executed(
+            batch.batch_id,
+            batch.volume,
+            ended_at - batch.dispatched_at,
+            fresh=batch.fresh,
+            late=_successor_is_late(state, ended_at),
+        )
     return fill(state, batch, steps, accepted)
 
 

@@ -18,6 +18,7 @@ from stepahead.host_cache import take
 from stepahead.requests import Intent
 from stepahead.state import FILLED, QUEUED, State, Steady
 from stepahead.tables import REQUEST, BatchTrigger, RequestTrigger
+from stepahead.timing import Volume
 
 #: By number of the request's state: no row of it is outstanding.
 _RESTING: Final[Mask] = quick(np.isin(np.arange(len(REQUEST.states)), (QUEUED, FILLED)))
@@ -112,10 +113,10 @@ def reserve(
     )
 
 
-def _volume(rows: Steady, ends: Ints) -> tuple[int, int, int]:
+def _volume(rows: Steady, ends: Ints) -> Volume:
     # Of a few numbers, as here mostly, Python makes the sum several times as fast.
     tokens = len(ends) if rows.decode else sum(rows.counts.tolist())
-    return len(ends), tokens, sum(ends.tolist())
+    return Volume.of(len(ends), tokens, sum(ends.tolist()))
 
 
 def blocks_needed(ends: Ints, held: Ints, size: int) -> Ints:

@@ -7,7 +7,7 @@ requests, the batches that are not retired. Rules live in `admission`, `planning
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from stepahead.commands import Command, FinishReason, FinishRequest
 from stepahead.config import KernelConfig, SelectionTiming
 from stepahead.requests import NO_SEAT, Intent, Stay, WaitingLine
 from stepahead.tables import ILLEGAL, REQUEST, BatchState, RequestState, RequestTrigger
-from stepahead.timing import JustInTime
+from stepahead.timing import NO_VOLUME, JustInTime, Volume
 from stepahead.transfers import Ledger
 
 QUEUED: Final = REQUEST.number[RequestState.QUEUED]
@@ -114,7 +114,7 @@ class Steady:
     fill_rows: Ints
     counts: Ints
     decode: bool
-    volume: tuple[int, int, int] = (0, 0, 0)
+    volume: Volume = field(default_factory=lambda: NO_VOLUME)
     turns: int = 0
     growth: Growth | None = None
     growth_at: int = -1

@@ -28,7 +28,7 @@ from stepahead.host_cache import untouched
 from stepahead.prefixes import commit, count_prefixes
 from stepahead.state import Growth, State, Steady
 from stepahead.tables import BatchState
-from stepahead.timing import Pace
+from stepahead.timing import Pace, Turn
 
 _NO_TIMES: Final[Ints] = np.empty((0, 4), dtype=np.int64)
 
@@ -132,7 +132,11 @@ def _repeats(state: State, steady: Steady) -> bool:
     if running.hits and state.tiers:
         return False  # as it comes back, what was hit is copied to the host
     same = _is_one(state, steady, running)
-    if timing is not None and not behind and (timing.learns(running) or not same):
+    if (
+        timing is not None
+        and not behind
+        and (not same or timing.learns(running.batch_id, fresh=running.fresh))
+    ):
         return False  # nothing is prepared ahead, and selected with the device idle
     return (same or _leads(state, steady, running)) and all(
         batch.state is BatchState.PREPARED and _is_one(state, steady, batch) for batch in behind
@@ -183,7 +187,11 @@ def repeat(state: State, limit: int) -> Repeat | None:
         scheduled = ends if len(state.outstanding) == 1 else scheduled
     return Repeat(
         steps=turns + 1,
-        select_after=0 if timing is None or pace is not None else timing.delay(batch),
+        select_after=(
+            0
+            if timing is None or pace is not None
+            else timing.delay(batch.volume, fresh=batch.fresh)
+        ),
         pace=pace,
         batch_id=batch.batch_id,
         seats=steady.seats,
@@ -204,7 +212,12 @@ def _pace(state: State, steady: Steady) -> Pace | None:
     """Return what is learnt from the coming turns, or None where nothing is."""
     if state.timing is None or len(state.outstanding) == 1:
         return None
-    pace = Pace.of(state.timing, state.outstanding, prompt=not steady.decode)
+    running, *behind = [
+        Turn(batch.batch_id, batch.volume, batch.fresh) for batch in state.outstanding
+    ]
+    dispatched_at = state.outstanding[0].dispatched_at
+    after = state.outstanding[1].prepared_at - dispatched_at
+    pace = Pace(state.timing, running, behind, dispatched_at, after, prompt=not steady.decode)
     return pace if pace.learns else None
 
 
@@ -363,7 +376,7 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
     ]
     moved = turns * steady.counts
     begins = outstanding[0].positions + moved
-    count, tokens, kv_tokens = outstanding[-1].volume
+    volume = outstanding[-1].volume
     for ahead, (batch, part) in enumerate(
         zip(outstanding, kept + parts, strict=True), start=turns + 1 - len(outstanding)
     ):
@@ -372,7 +385,7 @@ def _renumber(outstanding: list[Batch], steady: Steady, growth: Growth, receipt:
         batch.grant, batch.grant_rows, batch.fresh = part
         if not steady.decode:
             # Counted from the newest: from the first, rows may have been dropped.
-            batch.volume = count, tokens, kv_tokens + ahead * tokens
+            batch.volume = volume.further(ahead)
 
 
 def _kept(state: State) -> Steady:

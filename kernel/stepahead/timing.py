@@ -12,12 +12,9 @@ it knows nothing about a batch, or has been late too often, it selects early: pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Final, Protocol, TypeAlias
-
-from stepahead.batches import Batch
+from typing import Final
 
 _MILLION: Final = 1_000_000
 _MARGIN_MIN: Final = 5_000
@@ -26,8 +23,52 @@ _MARGIN_MAX: Final = 500_000
 _MARGIN_STEP: Final = 20_000
 _KEYS_MAX: Final = 4096
 _FOREVER: Final = 1 << 30
-#: Rows, tokens and KV tokens of a batch.
-Volume: TypeAlias = tuple[int, int, int]
+_ROUGH_BITS: Final = 16  # of a rough number, and more
+
+
+@dataclass(slots=True)
+class Key:
+    """What a duration is kept by; ``coarse`` stands in for every ``fine`` one never seen."""
+
+    fine: int
+    coarse: int
+
+
+@dataclass(slots=True)
+class Volume:
+    """What there is to compute in a batch; never written.
+
+    Its span is kept by ``size``: rows, tokens and KV tokens, the last two within 1/8; or by its
+    tokens alone. Its preparation is kept by ``crew``: rows within 1/8; or within their octave.
+    """
+
+    rows: int
+    tokens: int
+    kv_tokens: int
+    size: Key
+    crew: Key
+
+    @classmethod
+    def of(cls, rows: int, tokens: int, kv_tokens: int) -> Volume:
+        """Return the volume of a batch of so many rows, tokens, and KV tokens that it reads."""
+        load = _rough(tokens)
+        size = (((rows << _ROUGH_BITS) + load) << _ROUGH_BITS) + _rough(kv_tokens)
+        crew = Key(_rough(rows), rows.bit_length())
+        return cls(rows, tokens, kv_tokens, Key(size, load), crew)
+
+    def further(self, steps: int) -> Volume:
+        """Return that of the batch with as many tokens per row so many steps later."""
+        return Volume.of(self.rows, self.tokens, self.kv_tokens + steps * self.tokens)
+
+
+def _rough(number: int) -> int:
+    """Number the eighth of its octave in which ``number`` lies."""
+    octave = max(number.bit_length() - 4, 0)
+    return (octave << 4) + (number >> octave)
+
+
+#: Of nothing, where no duration is learnt.
+NO_VOLUME: Final = Volume.of(0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -56,42 +97,43 @@ class Estimate:
 
 @dataclass(slots=True)
 class Durations:
-    """Estimates by a fine key, and by the coarse key that stands in for fine ones never seen."""
+    """Estimates by their keys, the fine and the coarse ones."""
 
-    fine: dict[tuple[int, ...], Estimate] = field(default_factory=dict[tuple[int, ...], Estimate])
+    fine: dict[int, Estimate] = field(default_factory=dict[int, Estimate])
     coarse: dict[int, Estimate] = field(default_factory=dict[int, Estimate])
 
-    def find(self, fine: tuple[int, ...], coarse: int) -> Estimate | None:
+    def find(self, key: Key) -> Estimate | None:
         """Return what is known best, or None."""
-        return self.fine.get(fine) or self.coarse.get(coarse)
+        known = self.fine.get(key.fine)
+        return self.coarse.get(key.coarse) if known is None else known
 
-    def learn(self, fine: tuple[int, ...], coarse: int, observed: int) -> None:
+    def learn(self, key: Key, observed: int) -> None:
         """Learn from one duration; a first one says nothing of deviations: an eighth is taken."""
-        rough = self.coarse.get(coarse)
+        rough = self.coarse.get(key.coarse)
         if rough is None:
-            rough = self.coarse[coarse] = Estimate(observed, observed // 8)
+            rough = self.coarse[key.coarse] = Estimate(observed, observed // 8)
         else:
             rough.learn(observed)
-        known = self.fine.get(fine)
+        known = self.fine.get(key.fine)
         if known is not None:
             known.learn(observed)
             return
         if len(self.fine) >= _KEYS_MAX:
             del self.fine[next(iter(self.fine))]
-        self.fine[fine] = Estimate(observed, rough.deviation)
+        self.fine[key.fine] = Estimate(observed, rough.deviation)
 
     @property
     def room(self) -> int:
         """How many more fine keys can be learnt before one is forgotten."""
         return _KEYS_MAX - len(self.fine)
 
-    def lend(self, other: Durations, fine: tuple[int, ...], coarse: int) -> None:
-        """Give ``other`` a copy of what `find` and `learn` look at for these keys."""
-        known, rough = self.fine.get(fine), self.coarse.get(coarse)
+    def lend(self, other: Durations, key: Key) -> None:
+        """Give ``other`` a copy of what `find` and `learn` look at for this key."""
+        known, rough = self.fine.get(key.fine), self.coarse.get(key.coarse)
         if known is not None:
-            other.fine[fine] = Estimate(known.mean, known.deviation)
+            other.fine[key.fine] = Estimate(known.mean, known.deviation)
         if rough is not None:
-            other.coarse[coarse] = Estimate(rough.mean, rough.deviation)
+            other.coarse[key.coarse] = Estimate(rough.mean, rough.deviation)
 
     def copy(self) -> Durations:
         """Return an independent copy."""
@@ -99,15 +141,6 @@ class Durations:
             {key: replace(known) for key, known in self.fine.items()},
             {key: replace(known) for key, known in self.coarse.items()},
         )
-
-
-class Timed(Protocol):
-    """What is looked at of a batch on the device; see `Batch`."""
-
-    batch_id: int
-    volume: Volume
-    fresh: bool
-    dispatched_at: int
 
 
 @dataclass(slots=True)
@@ -119,8 +152,9 @@ class JustInTime:
     steered to it: one that is late raises it, one in time lowers it by as much less as it is more
     frequent. With ``again`` nothing is made to wait: what was selected early is selected again for
     an arrival. ``jitter`` (parts per million) is by how much two turns of one row set differ.
-    ``last`` are size and span of the newest row set, ``second`` the batch that is its second turn,
-    ``waited`` the newest batch whose successor was made to wait, or selected again.
+    ``last_size`` and ``last_span`` are those of the newest row set, ``second`` is the batch that is
+    its second turn, ``waited`` the newest batch whose successor was made to wait, or selected
+    again.
     """
 
     late_share: int
@@ -129,24 +163,24 @@ class JustInTime:
     spans: Durations = field(default_factory=Durations)
     preparations: Durations = field(default_factory=Durations)
     jitter: Estimate = field(default_factory=lambda: Estimate(0, 0))
-    last: tuple[tuple[int, ...], int] = ((), 0)
+    last_size: int = -1
+    last_span: int = 0
     second: int = 0
     waited: int = 0
 
-    def learns(self, batch: Timed) -> int:
+    def learns(self, batch_id: int, *, fresh: bool) -> int:
         """Return of how many batches something is learnt: of this one, and if so of the next."""
-        return 2 if batch.fresh else int(batch.batch_id == self.second)
+        return 2 if fresh else int(batch_id == self.second)
 
-    def excerpt(self, volumes: Sequence[Volume]) -> JustInTime:
+    def excerpt(self, volumes: Iterable[Volume]) -> JustInTime:
         """Return a copy that learns from batches of these volumes.
 
         It forgets nothing: that is up to `Durations.room`.
         """
         spans, preparations = Durations({}, {}), Durations({}, {})
         for volume in volumes:
-            size = _size(volume)
-            self.spans.lend(spans, size, size[1])
-            self.preparations.lend(preparations, *_crew(volume[0]))
+            self.spans.lend(spans, volume.size)
+            self.preparations.lend(preparations, volume.crew)
         return JustInTime(
             self.late_share,
             self.again,
@@ -154,64 +188,61 @@ class JustInTime:
             spans,
             preparations,
             Estimate(self.jitter.mean, self.jitter.deviation),
-            self.last,
+            self.last_size,
+            self.last_span,
             self.second,
             self.waited,
         )
 
-    def delay(self, batch: Timed) -> int:
-        """Return how long after the dispatch of ``batch`` to select the next one; 0: at once."""
-        return 0 if self.again else self.latest(batch)
+    def delay(self, volume: Volume, *, fresh: bool) -> int:
+        """Return how long after the dispatch of a batch to select the next one; 0: at once."""
+        return 0 if self.again else self.latest(volume, fresh=fresh)
 
-    def latest(self, batch: Timed) -> int:
-        """Return how long after its dispatch a preparation behind ``batch`` may still begin.
+    def latest(self, volume: Volume, *, fresh: bool) -> int:
+        """Return how long after its dispatch a preparation behind a batch may still begin.
 
         0 when that is not known, or when there is no time at all.
         """
         if self.margin > _MARGIN_MAX:
             return 0
-        size = _size(batch.volume)
-        span = self.spans.find(size, size[1])
-        preparation = self.preparations.find(*_crew(batch.volume[0]))
+        span, preparation = self.spans.find(volume.size), self.preparations.find(volume.crew)
         if span is None or preparation is None:
             return 0
-        known, observed = self.last
         lasts = span.low
-        if known == size and not batch.fresh:
-            lasts = observed - observed * min(self.jitter.high, _MILLION) // _MILLION
+        if self.last_size == volume.size.fine and not fresh:
+            lasts = self.last_span
+            lasts -= lasts * min(self.jitter.high, _MILLION) // _MILLION
         return max(0, lasts - preparation.high - lasts * self.margin // _MILLION)
 
-    def waits(self, batch: Timed) -> None:
-        """The successor of ``batch`` is made to wait, or selected again."""
-        if self.learns(batch):
-            self.waited = batch.batch_id
+    def waits(self, batch_id: int, *, fresh: bool) -> None:
+        """The successor of a batch is made to wait, or selected again."""
+        if self.learns(batch_id, fresh=fresh):
+            self.waited = batch_id
 
-    def prepared(self, batch: Batch) -> None:
-        """Learn how long the preparation of a new row set took."""
-        if batch.fresh:
-            self.built(batch.volume[0], batch.prepared_at - batch.selected_at)
+    def built(self, volume: Volume, took: int) -> None:
+        """Learn how long the preparation of a new row set took, ns."""
+        self.preparations.learn(volume.crew, took)
 
-    def built(self, rows: int, took: int) -> None:
-        """Learn how long a new batch of so many rows was prepared, ns."""
-        self.preparations.learn(*_crew(rows), took)
-
-    def executed(self, batch: Timed, ended_at: int, *, late: bool) -> None:
-        """Learn how long a batch kept the device, and whether its successor was late."""
-        size, span = _size(batch.volume), ended_at - batch.dispatched_at
-        if not self.learns(batch):
-            if late and size == self.last[0] and self.delay(batch):
-                self.last = (size, (self.last[1] + span) // 2)
+    def executed(
+        self, batch_id: int, volume: Volume, span: int, *, fresh: bool, late: bool
+    ) -> None:
+        """Learn how long a batch kept the device, ns, and whether its successor was late."""
+        size = volume.size.fine
+        if not self.learns(batch_id, fresh=fresh):
+            if late and size == self.last_size and self.delay(volume, fresh=False):
+                self.last_span = (self.last_span + span) // 2
             return
-        if batch.fresh:
-            self.spans.learn(size, size[1], span)
-            self.last, self.second = (size, span), batch.batch_id + 1
+        if fresh:
+            self.spans.learn(volume.size, span)
+            self.last_span, self.second = span, batch_id + 1
         else:
-            before = self.last[1]
+            before = self.last_span
             self.jitter.learn(abs(span - before) * _MILLION // max(before, 1))
-            self.last = (size, (before + span) // 2)
+            self.last_span = (before + span) // 2
+        self.last_size = size
         # A preparation that did not wait is not late for having waited. But whoever stopped waiting
         # tries again after a while.
-        if self.waited == batch.batch_id or self.margin > _MARGIN_MAX:
+        if self.waited == batch_id or self.margin > _MARGIN_MAX:
             relief = _MARGIN_STEP * self.late_share // (_MILLION - self.late_share)
             self.margin += _MARGIN_STEP if late and self.margin <= _MARGIN_MAX else -relief
             self.margin = max(self.margin, _MARGIN_MIN)
@@ -227,40 +258,31 @@ class JustInTime:
 
 
 @dataclass(slots=True)
-class Running:
-    """The batch on the device, one after the other of a row set; see `Batch`."""
+class Turn:
+    """A batch on the device, one after the other of a row set; see `Batch`."""
 
     batch_id: int
     volume: Volume
     fresh: bool
-    dispatched_at: int
 
 
 @dataclass(slots=True)
 class Pace:
     """When selections are made in the turns of a row set that is being learnt from.
 
-    ``timing`` learns. ``running`` is the batch on the device, ``behind`` are those that were
-    selected then, and still are not on it. ``prepared_after`` is how long after the dispatch of the
-    running batch the one behind it was prepared, ns. With a ``prompt`` in it, each batch is new,
-    and reads as many more KV tokens as the one before has computed.
+    ``timing`` learns. ``running`` is the batch on the device, dispatched at ``dispatched_at``,
+    ``behind`` are those that were selected then, and still are not on it. ``prepared_after`` is how
+    long after the dispatch of the running batch the one behind it was prepared. Times are ns. With
+    a ``prompt`` in it, each batch is new, and reads as many more KV tokens as the one before has
+    computed.
     """
 
     timing: JustInTime
-    running: Running
-    behind: list[Running]
+    running: Turn
+    behind: list[Turn]
+    dispatched_at: int
     prepared_after: int
     prompt: bool
-
-    @classmethod
-    def of(cls, timing: JustInTime, outstanding: Sequence[Batch], *, prompt: bool) -> Pace:
-        """Return the pace from these batches on; ``timing`` learns, they stay as they are."""
-        running, *behind = (
-            Running(batch.batch_id, batch.volume, batch.fresh, batch.dispatched_at)
-            for batch in outstanding
-        )
-        after = outstanding[1].prepared_at - running.dispatched_at
-        return cls(timing, running, behind, after, prompt)
 
     def apart(self, turns: int) -> Pace:
         """Return this one, learning for itself alone from now on, for so many turns at most."""
@@ -268,7 +290,7 @@ class Pace:
         for batch in self.behind:
             volumes.append(batch.volume)
         for _ in range(turns if self.prompt else 0):
-            volumes.append(_further(volumes[-1]))
+            volumes.append(volumes[-1].further(1))
         self.timing = self.timing.excerpt(volumes)
         return self
 
@@ -280,15 +302,12 @@ class Pace:
         """
         if self.prompt:
             return _FOREVER
-        count = self.timing.learns(self.running)
+        running, timing = self.running, self.timing
+        count = timing.learns(running.batch_id, fresh=running.fresh)
         for place, batch in enumerate(self.behind, start=1):
-            count = max(count, place + self.timing.learns(batch)) if batch.fresh else count
+            if batch.fresh:
+                count = max(count, place + timing.learns(batch.batch_id, fresh=True))
         return count
-
-    @property
-    def dispatched_at(self) -> int:
-        """When the first batch was dispatched, ns."""
-        return self.running.dispatched_at
 
     def executed(self, span: int) -> None:
         """The running batch comes back, the one behind it is dispatched, one more is selected.
@@ -296,16 +315,15 @@ class Pace:
         Args:
             span: from the dispatch of the running batch until the device was done with it, ns.
         """
-        running = self.running
-        ended_at = running.dispatched_at + span
-        self.timing.executed(running, ended_at, late=span < self.prepared_after)
+        running, late = self.running, span < self.prepared_after
+        self.timing.executed(running.batch_id, running.volume, span, fresh=running.fresh, late=late)
         if self.behind:
             self.running = self.behind.pop(0)
         else:
             running.batch_id += 1
             running.fresh = self.prompt
             if self.prompt:
-                running.volume = _further(running.volume)
+                running.volume = running.volume.further(1)
         self.prepared_after = 0  # what a stretch prepares is not late
 
     def ready(self, after: int) -> int:
@@ -313,37 +331,13 @@ class Pace:
 
         That counts from the dispatch, and is over already if it is shorter than ``after``; ns.
         """
-        delay = self.timing.delay(self.running)
+        running = self.running
+        delay = self.timing.delay(running.volume, fresh=running.fresh)
         if after < delay:
-            self.timing.waits(self.running)
+            self.timing.waits(running.batch_id, fresh=running.fresh)
         return delay
 
     def built(self, took: int) -> None:
         """The batch that was selected is prepared, which took so long, ns."""
         if self.prompt:
-            self.timing.built(self.running.volume[0], took)
-
-
-def _further(volume: Volume) -> Volume:
-    """Return the volume of the batch that computes as many tokens per row behind this one."""
-    rows, tokens, kv_tokens = volume
-    return rows, tokens, kv_tokens + tokens
-
-
-@lru_cache(maxsize=_KEYS_MAX)
-def _size(volume: Volume) -> tuple[int, ...]:
-    """Return what spans are kept by: rows, then tokens and KV tokens, each within 1/8."""
-    rows, tokens, kv_tokens = volume
-    return rows, _rough(tokens), _rough(kv_tokens)
-
-
-@lru_cache(maxsize=_KEYS_MAX)
-def _crew(rows: int) -> tuple[tuple[int, ...], int]:
-    """Return what preparations are kept by: rows within 1/8, and within their octave."""
-    return (_rough(rows),), rows.bit_length()
-
-
-def _rough(number: int) -> int:
-    """Number the eighth of its octave in which ``number`` lies."""
-    octave = max(number.bit_length() - 4, 0)
-    return (octave << 4) + (number >> octave)
+            self.timing.built(self.running.volume, took)

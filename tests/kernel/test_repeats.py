@@ -215,7 +215,8 @@ def one_by_one(kernel: Kernel, told: Repeat, given: Sequence[Ints], random: Rand
         steps.emitted += [c.tokens for c in kernel.step(back) if isinstance(c, EmitTokens)]
         if told.pace is not None and step < learnt:
             told.pace.executed(steps.ended_at - begun)
-            select_after = told.pace.timing.delay(told.pace.running)
+            running = told.pace.running
+            select_after = told.pace.timing.delay(running.volume, fresh=running.fresh)
         if step == told.steps - 1:
             break
         begun = steps.at
@@ -379,8 +380,8 @@ def test_a_stretch_learns_what_its_steps_teach() -> None:
         ("repeat", ".apart(turns)", ""),
         ("Pace.executed", "span < self.prepared_after", "False"),
         ("Pace.executed", "running.fresh = self.prompt", "pass"),
-        ("Pace.executed", "_further(running.volume)", "running.volume"),
-        ("_renumber", "kv_tokens + ahead * tokens", "kv_tokens"),
+        ("Pace.executed", "running.volume.further(1)", "running.volume"),
+        ("_renumber", "volume.further(ahead)", "volume"),
         ("Pace.executed", "self.prepared_after = 0", "pass"),
         ("Pace.ready", "after < delay", "after <= delay"),
     ],
@@ -419,7 +420,7 @@ def test_a_prompt_goes_on_for_as_many_turns_as_sizes_can_be_kept() -> None:
             saved = kernel.snapshot()
             assert saved.timing is not None
             fine = saved.timing.spans.fine
-            fine.update({(n,): Estimate(1, 0) for n in range(saved.timing.spans.room - room)})
+            fine.update({-n: Estimate(1, 0) for n in range(saved.timing.spans.room - room)})
             full = Kernel(bench.config)
             full.restore(saved)
             again = full.repeat()

@@ -26,7 +26,7 @@ from stepahead.events import (
     TransferDone,
     Woke,
 )
-from stepahead.timing import Durations, Estimate
+from stepahead.timing import Durations, Estimate, Key
 
 STEP = 1000
 BUILD = 100
@@ -247,16 +247,16 @@ def test_a_waiting_batch_is_selected_again_for_an_arrival_while_that_is_hidden()
 
 def test_an_unseen_size_is_predicted_from_its_tokens_and_a_first_one_is_doubted() -> None:
     """Fine before coarse; a first one deviates by an eighth, a later one by what was seen."""
-    known = Durations()
-    assert known.find((1, 2), 2) is None
-    known.learn((1, 2), 2, 800)
-    assert known.find((1, 2), 2) == Estimate(mean=800, deviation=100)
-    assert known.find((9, 2), 2) == Estimate(mean=800, deviation=100)
-    known.learn((9, 2), 2, 1600)
-    assert known.find((9, 2), 2) == Estimate(mean=1600, deviation=275)
-    assert known.find((5, 2), 2) == Estimate(mean=900, deviation=275)
+    known, first, second = Durations(), Key(1, 2), Key(9, 2)
+    assert known.find(first) is None
+    known.learn(first, 800)
+    assert known.find(first) == Estimate(mean=800, deviation=100)
+    assert known.find(second) == Estimate(mean=800, deviation=100)
+    known.learn(second, 1600)
+    assert known.find(second) == Estimate(mean=1600, deviation=275)
+    assert known.find(Key(5, 2)) == Estimate(mean=900, deviation=275)
     estimate = Estimate(mean=900, deviation=275)
     assert (estimate.low, estimate.high) == (350, 1450)
     other = known.copy()
-    other.learn((1, 2), 2, 800)
-    assert known.find((1, 2), 2) == Estimate(mean=800, deviation=100)
+    other.learn(first, 800)
+    assert known.find(first) == Estimate(mean=800, deviation=100)

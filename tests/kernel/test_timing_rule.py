@@ -7,7 +7,7 @@ quarter, the margin grows by 2 % of the step, and by so much less falls as a lat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
@@ -15,50 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepahead.arrays import EMPTY
-from stepahead.batches import Batch
-from stepahead.blocks import Receipt
-from stepahead.timing import Durations, Estimate, JustInTime, Pace
+from stepahead.timing import Durations, Estimate, JustInTime, Key, Pace, Volume
+from stepahead.timing import Turn as Running
 
 MILLION = 1_000_000
-Volume = tuple[int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """One batch: what is in it, how long its parts took (ns), and what became of its successor."""
 
-    volume: Volume = (2, 2, 30)
+    volume: tuple[int, int, int] = (2, 2, 30)
     fresh: bool = True
     built_ns: int = 50
     span_ns: int = 700
     late: bool = False
     waits: bool = True
-
-
-def batch_of(turn: Turn, number: int) -> Batch:
-    """Return the kernel's record of a turn, selected at 1000 times its number."""
-    at = 1000 * number
-    return Batch(
-        batch_id=number,
-        seats=EMPTY,
-        handles=EMPTY,
-        epochs=EMPTY,
-        positions=EMPTY,
-        ends=EMPTY,
-        samples=EMPTY.astype(bool),
-        fill_rows=EMPTY,
-        decode=True,
-        live=EMPTY.astype(bool),
-        grant=Receipt(EMPTY, EMPTY, 0, EMPTY),
-        grant_rows=EMPTY,
-        hits={},
-        selected_at=at,
-        volume=turn.volume,
-        fresh=turn.fresh,
-        prepared_at=at + turn.built_ns,
-        dispatched_at=at + turn.built_ns + 7,
-    )
 
 
 def eighth(number: int) -> tuple[int, int]:
@@ -178,24 +150,25 @@ def agree(history: list[Turn], late_share: int, *, again: bool, margin: int = 30
     reference = Reference(late_share, again=again)
     reference.margin = margin
     for number, turn in enumerate(history, start=1):
-        batch = batch_of(turn, number)
-        assert timing.learns(batch) == (2 if turn.fresh else number == reference.second)
-        timing.prepared(batch)
-        if turn.fresh:
+        volume, fresh = Volume.of(*turn.volume), turn.fresh
+        assert timing.learns(number, fresh=fresh) == (2 if fresh else number == reference.second)
+        if fresh:
+            timing.built(volume, turn.built_ns)
             rows = turn.volume[0]
             reference.preparations.seen.append((eighth(rows), rows.bit_length(), turn.built_ns))
-        assert timing.latest(batch) == reference.latest(turn)
-        assert timing.delay(batch) == (0 if again else reference.latest(turn))
+        assert timing.latest(volume, fresh=fresh) == reference.latest(turn)
+        due = 0 if again else reference.latest(turn)
+        assert timing.delay(volume, fresh=fresh) == due
         if turn.waits:
-            timing.waits(batch)
-        behind = replace(batch, batch_id=number + 1, fresh=False)
-        behind.prepared_at = batch.dispatched_at + turn.span_ns + turn.late
-        alone = Pace.of(timing, [batch, behind], prompt=False).apart(1)
-        timing.executed(batch, batch.dispatched_at + turn.span_ns, late=turn.late)
+            timing.waits(number, fresh=fresh)
+        running, behind = Running(number, volume, fresh), Running(number + 1, volume, fresh=False)
+        prepared_after = turn.span_ns + turn.late
+        alone = Pace(timing, running, [behind], 0, prepared_after, prompt=False).apart(1)
+        timing.executed(number, volume, turn.span_ns, fresh=fresh, late=turn.late)
         reference.saw(turn, number)
         assert timing.margin == reference.margin
         alone.executed(turn.span_ns)
-        assert alone.ready(0) == timing.delay(behind)
+        assert alone.ready(0) == timing.delay(volume, fresh=False)
         assert alone.timing.margin == timing.margin
     return timing
 
@@ -214,10 +187,10 @@ def test_what_is_predicted_follows_from_all_that_was_seen(
     other, before = timing.copy(), repr(timing)
     assert repr(other) == before
     for number, turn in enumerate([*history, Turn(), Turn(fresh=False)], start=100):
-        batch = batch_of(turn, number)
-        other.prepared(batch)
-        other.waits(batch)
-        other.executed(batch, batch.dispatched_at + turn.span_ns + 90, late=not turn.late)
+        volume, fresh = Volume.of(*turn.volume), turn.fresh
+        other.built(volume, turn.built_ns)
+        other.waits(number, fresh=fresh)
+        other.executed(number, volume, turn.span_ns + 90, fresh=fresh, late=not turn.late)
     assert repr(timing) == before, "a copy learns for itself alone"
 
 
@@ -261,18 +234,41 @@ def test_who_is_always_late_stops_waiting_and_tries_again(
     agree(history + [late] * 4, late_share, again=False)
 
 
+numbers = st.one_of(st.integers(0, 40), st.integers(0, 1 << 62))
+
+
+@given(st.tuples(st.integers(1, 4096), numbers, numbers), st.integers(-3, 3), numbers)
+def test_a_span_is_kept_by_rows_and_by_eighths_of_tokens(
+    volume: tuple[int, int, int], more: int, other: int
+) -> None:
+    """Two batches share a key exactly where rows, tokens and KV tokens count as equal."""
+    rows, tokens, kv_tokens = volume
+    one = Volume.of(*volume)
+    assert one.crew == Volume.of(rows, other, other).crew
+    for near in (
+        (max(rows + more, 1), tokens, kv_tokens),
+        (rows, max(tokens + more, 0), kv_tokens),
+        (rows, tokens, max(kv_tokens + more, 0)),
+        (rows, tokens, other),
+    ):
+        alike = near[0] == rows and eighth(near[1]) == eighth(tokens)
+        key = Volume.of(*near).size
+        assert (key.coarse == one.size.coarse) == (eighth(near[1]) == eighth(tokens))
+        assert (key.fine == one.size.fine) == (alike and eighth(near[2]) == eighth(kv_tokens))
+
+
 def test_of_too_many_sizes_the_oldest_is_forgotten() -> None:
     """Memory is bounded; a size that is forgotten is known by its tokens alone."""
     known = Durations()
     for size in range(4096):
-        known.learn((size,), 1, 100)
+        known.learn(Key(size, 1), 100)
     assert len(known.fine) == 4096
-    known.learn((5000,), 1, 900)
+    known.learn(Key(5000, 1), 900)
     assert len(known.fine) == 4096
-    assert (0,) not in known.fine
-    assert known.find((1,), 1) == Estimate(mean=100, deviation=known.fine[1,].deviation)
-    assert known.find((0,), 1) == known.coarse[1]
-    known.learn((5000,), 1, 900)
+    assert 0 not in known.fine
+    assert known.find(Key(1, 1)) == Estimate(mean=100, deviation=known.fine[1].deviation)
+    assert known.find(Key(0, 1)) == known.coarse[1]
+    known.learn(Key(5000, 1), 900)
     assert len(known.fine) == 4096
 
 

@@ -20,7 +20,7 @@ from stepahead.config import KernelConfig, SelectionTiming
 from stepahead.events import BatchExecuted, BatchPrepared, Event, HostReady, RequestArrived, Woke
 from stepahead.state import Snapshot
 from stepahead.tables import BatchState
-from stepahead.timing import JustInTime
+from stepahead.timing import JustInTime, Volume
 from stepahead_specs.bench import Bench
 from stepahead_specs.machines import EOS
 from stepahead_specs.oracle import Ask, HashModel
@@ -44,6 +44,12 @@ def timing_of(saved: Snapshot) -> JustInTime:
     return saved.timing
 
 
+def latest_of(saved: Snapshot) -> int:
+    """Return how long after its dispatch a preparation behind the running batch may begin, ns."""
+    running = outstanding(saved)[0]
+    return timing_of(saved).latest(running.volume, fresh=running.fresh)
+
+
 class Watched(Bench):
     """A host whose device says when it was done, and that knows when the kernel has to select."""
 
@@ -55,7 +61,7 @@ class Watched(Bench):
         #: Somebody has come to the head of the line since the last selection.
         self.joinable = False
         #: Sizes of the newest row sets, by the requests in them.
-        self.sizes: dict[bytes, tuple[int, int, int]] = {}
+        self.sizes: dict[bytes, Volume] = {}
 
     def go_on(self, number: int) -> None:
         """Take one move: the host's work first, most of the time."""
@@ -91,7 +97,7 @@ class Watched(Bench):
         elif what == "arrive":
             saved = self.kernel.snapshot()
             if (batches := outstanding(saved)) and self.random.random() < _PUNCTUAL:
-                latest = batches[0].dispatched_at + timing_of(saved).latest(batches[0])
+                latest = batches[0].dispatched_at + latest_of(saved)
                 # An event later the host is ready: a moment before the last one, then, or after.
                 self._at = max(self._at, latest - 2 + self.random.choice((-1, 0, 0, 1)))
             prompt = (number, *range(self.random.choice((0, 0, 6))))
@@ -116,7 +122,9 @@ class Watched(Bench):
                 assert after == self._learnt(event, saved)
             case BatchPrepared():
                 expected = timing_of(saved)
-                expected.prepared(replace(outstanding(saved)[-1], prepared_at=event.at))
+                batch = outstanding(saved)[-1]
+                if batch.fresh:
+                    expected.built(batch.volume, event.at - batch.selected_at)
                 assert after == expected
             case _:
                 assert after == timing_of(saved)
@@ -141,11 +149,10 @@ class Watched(Bench):
         if not self._may_select(saved):
             self._joins(event, saved, commands)
             return
-        batches, timing = outstanding(saved), timing_of(saved)
-        due = 0
+        batches, due = outstanding(saved), 0
         if batches and batches[0].state is BatchState.DISPATCHED:
-            latest = timing.latest(batches[0])
-            due = 0 if self.config.late_joiners else batches[0].dispatched_at + latest
+            due = batches[0].dispatched_at + latest_of(saved)
+            due = 0 if self.config.late_joiners else due
         if due <= event.at:
             self._selects(saved, commands)
             return
@@ -169,7 +176,7 @@ class Watched(Bench):
         batch = outstanding(self.kernel.snapshot())[-1]
         assert (batch.batch_id, batch.selected_at) == (command.batch_id, self.kernel.now)
         ends = command.positions + command.token_counts
-        size = len(command.seats), int(command.token_counts.sum()), int(ends.sum())
+        size = Volume.of(len(command.seats), int(command.token_counts.sum()), int(ends.sum()))
         if batch.fresh:
             assert batch.volume == size
             self.sizes[command.handles.tobytes()] = size
@@ -186,7 +193,7 @@ class Watched(Bench):
             return
         self.joinable = False
         running, paused = batches[0], saved.flags[0]
-        latest = running.dispatched_at + timing.latest(running)
+        latest = running.dispatched_at + latest_of(saved)
         if paused or running.state is not BatchState.DISPATCHED or event.at > latest:
             assert commands == ()
             self.came["too late to join"] += 1
@@ -199,7 +206,7 @@ class Watched(Bench):
             self._sized(command)
         self.came["joins"] += 1
         self.came["joins at the last moment"] += event.at == latest
-        timing.waits(running)
+        timing.waits(running.batch_id, fresh=running.fresh)
         assert timing_of(self.kernel.snapshot()) == timing
 
     def _woke(self, event: Woke, saved: Snapshot, commands: tuple[Command, ...]) -> None:
@@ -222,7 +229,14 @@ class Watched(Bench):
         else:
             late = saved.wake is not None and saved.wake.selects
         self.came["late" if late else "in time"] += 1
-        timing.executed(batches[0], ended_at, late=late)
+        running = batches[0]
+        timing.executed(
+            running.batch_id,
+            running.volume,
+            ended_at - running.dispatched_at,
+            fresh=running.fresh,
+            late=late,
+        )
         return timing
 
 
@@ -286,4 +300,4 @@ def test_a_device_that_was_done_at_time_0_was_not_slow() -> None:
         kernel.step(BatchPrepared(batch_id=1, at=0))
         tokens = np.array([[9]], dtype=np.int64)
         kernel.step(BatchExecuted(batch_id=1, tokens=tokens, at=10, ended_at=ended_at))
-        assert timing_of(kernel.snapshot()).last[1] == took
+        assert timing_of(kernel.snapshot()).last_span == took

@@ -1,12 +1,13 @@
 """Read a request trace from a file, whatever its format and compression."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
 from stepahead_models.traces.columns import Trace
 from stepahead_models.traces.content import Layout, detect_layout, read_content
 from stepahead_models.traces.csv_tables import read_csv_table
-from stepahead_models.traces.json_lines import read_json_lines
+from stepahead_models.traces.json_lines import NOT_PLAIN, read_json_lines, read_plain_lines
 from stepahead_models.traces.problems import BadLines, UnusableTrace
 
 
@@ -38,9 +39,13 @@ def read_trace(
     path = Path(path)
     data = read_content(path)
     layout = detect_layout(file, data)
+    name = path.name.split(".", 1)[0] or path.name
     bad = BadLines(file, skip=skip_bad_lines)
     match layout:
         case Layout.MILLISECOND_LINES | Layout.BAILIAN_LINES:
+            with suppress(*NOT_PLAIN):
+                plain = read_plain_lines(data, layout, hash_block_size)
+                return plain.in_order_of_arrival(name, ())
             found = read_json_lines(data, layout, bad, hash_block_size)
         case Layout.AZURE_CSV | Layout.BURSTGPT_CSV:
             found = read_csv_table(data, layout, bad)
@@ -54,5 +59,4 @@ def read_trace(
             found=f"none ({skipped} bad lines skipped)" if skipped else "none below the header",
             remedy=f"the first bad one: {bad.skipped[0]}" if skipped else "check the path",
         )
-    name = path.name.split(".", 1)[0] or path.name
     return found.in_order_of_arrival(name, tuple(bad.skipped))

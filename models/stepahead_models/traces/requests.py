@@ -5,6 +5,7 @@ Owns the step from lists in line order to a `Trace` in arrival order. Knows no f
 
 from __future__ import annotations
 
+import struct
 from array import array
 from dataclasses import dataclass, field
 from typing import Final
@@ -44,7 +45,7 @@ class FoundRequests:
     def in_order_of_arrival(self, name: str, bad_lines: tuple[BadLine, ...]) -> Trace:
         """Build the trace: sorted by arrival, equal times in line order, the first arrival at 0."""
         count = len(self.times_ns)
-        times = np.array(self.times_ns, dtype=np.int64)
+        times = _int64(self.times_ns)
         order = np.argsort(times, kind="stable")
         places: list[int] = order.tolist()
         ids = self.request_ids or [f"r{index}" for index in range(count)]
@@ -53,7 +54,7 @@ class FoundRequests:
         def column(values: list[int], default: int) -> NDArray[np.int64]:
             if not values:
                 return np.full(count, default, dtype=np.int64)
-            return np.array(values, dtype=np.int64)[order]
+            return _int64(values)[order]
 
         return Trace(
             request_ids=tuple(ids[index] for index in places),
@@ -77,10 +78,15 @@ class FoundRequests:
         if not self.hash_ids:
             return offsets[:0], offsets
         flat = np.frombuffer(self.hash_ids, dtype=np.int64)
-        counts = np.array(self.hash_counts, dtype=np.int64)
+        counts = _int64(self.hash_counts)
         begins = (counts.cumsum() - counts)[order]
         counts = counts[order]
         np.cumsum(counts, out=offsets[1:])
         if np.all(begins == offsets[:-1]):
             return flat, offsets
         return flat[np.arange(len(flat)) + (begins - offsets[:-1]).repeat(counts)], offsets
+
+
+def _int64(values: list[int]) -> NDArray[np.int64]:
+    """Return what `np.array` would, which takes six times as long to see that all are integers."""
+    return np.frombuffer(struct.pack(f"{len(values)}q", *values), dtype=np.int64)

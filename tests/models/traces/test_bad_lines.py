@@ -147,6 +147,20 @@ def test_bad_csv_line_is_located_and_explained(  # noqa: PLR0913, PLR0917 - one 
     )
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        f"{row()} {row()}",
+        row().replace(",", ",\n", 1),
+        f"{row()} {row()}".replace(",", ",\n", 1),
+    ],
+)
+def test_a_row_is_a_line_and_a_line_is_a_row(tmp_path: Path, lines: str) -> None:
+    """Not two on one, nor one on two, nor both, which makes as many rows as lines."""
+    error = caught_at(tmp_path / "t", f"{GOOD}\n{lines}\n")
+    assert (error.line, error.field, error.expected) == (2, "(line)", "one JSON object")
+
+
 def test_bailian_times_are_asked_for_in_seconds(tmp_path: Path) -> None:
     """The unit in the message is that of the format."""
     bailian = row(chat_id="1", parent_chat_id="-1")

@@ -15,6 +15,9 @@ from stepahead_models.traces import (
     demo_trace,
     read_trace,
 )
+from stepahead_models.traces.content import detect_layout, read_content
+from stepahead_models.traces.json_lines import PIECE_LINES, read_json_lines, read_plain_lines
+from stepahead_models.traces.problems import BadLines
 
 DATA = Path(__file__).parents[1] / "data"
 # file, format, requests, span in ns, hash block, first and last input length
@@ -194,6 +197,21 @@ def test_unknown_format_lists_columns_seen_and_formats_tried(
         "azure CSV (TIMESTAMP, ContextTokens, GeneratedTokens); "
         "burstgpt CSV (Timestamp, Request tokens, Response tokens)"
     )
+
+
+@pytest.mark.parametrize("path", [bundled_trace(), DATA / "servegen.jsonl", DATA / "bailian.jsonl"])
+def test_plain_lines_read_at_once_are_those_read_one_by_one(path: Path) -> None:
+    """The bundled trace has several pieces of them."""
+    data = read_content(path)
+    assert path != bundled_trace() or data.count(b"\n") > 2 * PIECE_LINES
+    layout = detect_layout("some.file", data)
+    one_by_one = read_json_lines(data, layout, BadLines("some.file", skip=False), None)
+    traces = [
+        found.in_order_of_arrival("t", ())
+        for found in (read_plain_lines(data, layout, None), one_by_one)
+    ]
+    assert traces[0].digest == traces[1].digest
+    assert traces[0].format_name == traces[1].format_name
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])

@@ -26,6 +26,7 @@ _NOWHERE: Final = -1
 _LISTED: Final = -2
 _HOLE: Final = -1
 _WINDOW: Final = 64  # entries of the queue that a search looks at beyond twice the blocks wanted
+_ROOM: Final = 4  # times the blocks: what may be appended to the queue before it is compacted
 NO_KEY: Final = -1
 
 
@@ -85,9 +86,9 @@ class BlockPool:
         self.key: Ints = self.index.key
         # Entries [head, tail) of the queue; a hit leaves a hole. Room on both sides: releases are
         # appended, an undone grant goes back to the front.
-        self._queue: Ints = quick(np.full(3 * num_blocks + 1, _HOLE))
+        self._queue: Ints = quick(np.full((2 + _ROOM) * num_blocks + 1, _HOLE))
         self._queue[num_blocks : 2 * num_blocks] = arange(num_blocks)
-        self._places: Ints = arange(3 * num_blocks + 1)  # to take slices of
+        self._places: Ints = arange(len(self._queue))  # to take slices of
         #: The place of each queued block; of others it means something only if it is `_LISTED`.
         self._position: Ints = self._places[num_blocks : 2 * num_blocks].copy()
         self._head = num_blocks

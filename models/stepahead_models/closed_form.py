@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from stepahead.arrays import Ints, Mask, quick
+from stepahead.arrays import Ints, Mask, arange, quick
 from stepahead.commands import DispatchBatch, PrepareBatch
 from stepahead.config import KernelConfig
 from stepahead.stretches import Repeat
@@ -49,11 +48,8 @@ class ClosedForm:
     ) -> None:
         self.eos_token_id: Final = eos_token_id
         self._seed: Final = np.uint64(seed * _SEED_FACTOR & _MASK)
-        #: What there is to choose from: every token id but that of EOS.
-        self._choices: Final = np.delete(
-            np.arange(vocab_size), [] if eos_token_id is None else eos_token_id
-        )
-        self._count: Final = np.array(len(self._choices), dtype=np.uint64)
+        #: So many there are to choose from: every token id but that of EOS.
+        self._count: Final = np.array(vocab_size - (eos_token_id is not None), dtype=np.uint64)
         #: What a place so many further on adds to the word, shape ``(steps, 1)``; grows with need.
         self._ahead = _words_ahead(64)
 
@@ -86,7 +82,10 @@ class ClosedForm:
         mixed >>= _HALF
         mixed *= self._count
         mixed >>= _HALF
-        return self._choices[mixed.view(np.int64)]
+        tokens = mixed.view(np.int64)
+        if self.eos_token_id is not None:
+            tokens += tokens >= self.eos_token_id
+        return tokens
 
     def reference(self, request: int, prompt: int, count: int, *, eos_at: int = -1) -> Ints:
         """Return the first ``count`` output tokens of one request, as `reference_tokens` does."""
@@ -133,34 +132,34 @@ class UncheckedExecutor:
             counts = np.where(ends, np.minimum(counts, workload.eos_at + config.lookahead), counts)
         counts = np.maximum(counts, 0)
         self._request_cells: Final = counts.cumsum() - counts - prompts
-        self._tokens: Final = self._outputs(counts)
+        self._tokens: Final = quick(self._outputs(counts))
         #: By handle, of which there are at most as many as requests: its request, the place of the
         #: EOS token in the sequence, and what leads from a place to its cell among the tokens.
         self._requests: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
         self._eos_places: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
         self._cells: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
+        #: By handle: 1 while a stretch goes on with it, see `_run`.
+        self._going: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
         self._batches: Final[dict[int, PrepareBatch]] = {}
         #: Rows of the dispatched batch that the device does not leave out; None: all.
         self._kept: Mask | None = None
         #: Those whose requests had not ended as it was dispatched; None: all.
         self._live: Mask | None = None
         #: Cells further on, shape ``(steps, 1)``; grows with need.
-        self._ahead = np.arange(64)[:, None]
+        self._ahead = arange(64)[:, None]
 
-    def _outputs(self, counts: Ints) -> NDArray[np.int32]:
+    def _outputs(self, counts: Ints) -> Ints:
         """Return so many tokens of each request, those of one behind those of another."""
         model, eos = self._model, self._model.eos_token_id
         ends = counts.cumsum()
         # From here on a request's tokens are known by their cells instead of their places.
         words = self._request_words - self._request_cells.view(np.uint64) * _PLACE_FACTOR
-        tokens = np.empty(int(counts.sum()), dtype=np.int32)
+        tokens = np.empty(int(counts.sum()), dtype=np.int64)
         end = 0
         for first in range(0, len(counts), _WORKED_OUT_TOGETHER):
             some = slice(first, first + _WORKED_OUT_TOGETHER)
             begin, end = end, int(ends[some][-1])
-            tokens[begin:end] = model.sample(
-                words[some].repeat(counts[some]), np.arange(begin, end)
-            )
+            tokens[begin:end] = model.sample(words[some].repeat(counts[some]), arange(begin, end))
         if eos is not None:
             ending = self._request_eos + self._request_cells
             tokens[ending[ending < ends]] = eos
@@ -230,27 +229,19 @@ class UncheckedExecutor:
         sampling = self._sampling(batch)
         if sampling is not None:
             handles, cells = handles[sampling], cells[sampling]
-        tokens: NDArray[np.int32]
-        if len(cells) == 1:
-            first = cells.item()
-            tokens = self._tokens[first : first + steps, None]
-        else:
-            if steps > len(self._ahead):
-                self._ahead = np.arange(2 * steps)[:, None]
-            begins = cells
-            if going_on is not None and len(going_on) < len(cells):
-                # Behind its end a request has no cells.
-                going: set[int] = set(going_on.tolist())
-                begins = np.array(
-                    [
-                        cell if handle in going else 0
-                        for handle, cell in zip(handles.tolist(), cells.tolist(), strict=True)
-                    ]
-                )
-            tokens = self._tokens[begins + self._ahead[:steps]]
-            if begins is not cells:
-                tokens[0] = self._tokens[cells]
-        return quick(tokens.astype(np.int64))
+        if steps > len(self._ahead):
+            self._ahead = arange(2 * steps)[:, None]
+        begins = cells
+        if going_on is not None and len(going_on) < len(cells):
+            # Behind its end a request has no cells.
+            self._going[going_on] = 1
+            begins = cells * self._going[handles]
+            self._going[going_on] = 0
+        places: Ints = begins if steps == 1 else (begins + self._ahead[:steps]).ravel()
+        tokens: Ints = self._tokens[places].reshape(steps, len(cells))
+        if begins is not cells:
+            tokens[0] = self._tokens[cells]
+        return tokens
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:
         """Tell which rows return a token; None: all do."""

@@ -114,8 +114,11 @@ class CpuModel:
             tokens = sampling_rows
         return self.scaled_ns(self.result_processing.total_ns(sampling_rows, tokens))
 
+    @property
+    def is_scaled(self) -> bool:
+        """Tell whether scaled and unscaled costs may differ."""
+        return self.scale is not _UNSCALED  # a comparison of fractions is slow
+
     def scaled_ns(self, total_ns: int) -> int:
         """Return the cost of a job whose unscaled cost is ``total_ns``."""
-        if self.scale is _UNSCALED:  # the common case, and a comparison of fractions is slow
-            return total_ns
-        return round(total_ns * self.scale)
+        return round(total_ns * self.scale) if self.is_scaled else total_ns

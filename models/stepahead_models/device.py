@@ -78,8 +78,8 @@ class Device:
     _publishes: _Costs[int] = field(init=False, repr=False, compare=False)
     #: By rows and sampled positions.
     _collects: _Costs[tuple[int, int]] = field(init=False, repr=False, compare=False)
-    #: By rows and tokens; each by its new blocks.
-    _builds: dict[tuple[int, int], Ints] = field(init=False, repr=False, compare=False)
+    #: By what it costs unscaled.
+    _builds: _Costs[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         cpu, host_samples = self.cpu, self.npu_sampler is None
@@ -90,7 +90,7 @@ class Device:
         object.__setattr__(self, "_fills", _Costs(cpu.fill_ns))
         object.__setattr__(self, "_publishes", _Costs(cpu.processing_ns))
         object.__setattr__(self, "_collects", _Costs(collect_ns))
-        object.__setattr__(self, "_builds", {})
+        object.__setattr__(self, "_builds", _Costs(cpu.scaled_ns))
 
     @classmethod
     def of(
@@ -172,15 +172,13 @@ class Device:
 
     def _builds_ns(self, rows: int, tokens: int, new_blocks: Ints) -> Span:
         """Return how long each of several batches of one size is built."""
-        if not self.cpu.build.per_block_ns:
-            return self.cpu.build_like_ns(rows, tokens, 0)
-        most = new_blocks.item(new_blocks.argmax())
-        costs = self._builds.get((rows, tokens))
-        if costs is None or len(costs) <= most:
-            counts = range(2 * most + 1)  # that it grows seldom
-            each = [self.cpu.build_like_ns(rows, tokens, count) for count in counts]
-            costs = self._builds[rows, tokens] = quick(np.array(each))
-        return costs[new_blocks]
+        cpu = self.cpu
+        if not cpu.build.per_block_ns:
+            return cpu.build_like_ns(rows, tokens, 0)
+        totals = new_blocks * cpu.build.per_block_ns + cpu.build.total_ns(rows, tokens)
+        if not cpu.is_scaled:
+            return totals
+        return quick(np.array([self._builds[total] for total in totals.tolist()]))
 
     def build_ns(self, shape: BatchShape, batch_id: int) -> int:
         """Return how long the host builds a batch, its drafts included."""

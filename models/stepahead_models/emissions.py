@@ -6,15 +6,13 @@ of them and a request takes part in hundreds.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from stepahead.arrays import EMPTY, Ints, arange, concatenate
 from stepahead.commands import EmitTokens
-from stepahead_models.tokens import Ints, checksum_words
+from stepahead_models.tokens import checksum_words
 
 _NONE: Final = -2
 _BUFFERED_MAX: Final = 1 << 14
@@ -23,11 +21,6 @@ _BUFFERED_MAX: Final = 1 << 14
 def _grown(column: Ints, size: int, fill: int) -> Ints:
     more = np.full(size - len(column), fill, dtype=column.dtype)
     return np.concatenate([column, more])
-
-
-def _with_drafts(commands: Sequence[EmitTokens]) -> NDArray[np.bool_]:
-    """Tell of each command whether it is of one device step, with several tokens per request."""
-    return np.array([command.counts is not None for command in commands])
 
 
 def _lengths(command: EmitTokens) -> Ints:
@@ -39,17 +32,18 @@ def _lengths(command: EmitTokens) -> Ints:
 
 def _in_entries(command: EmitTokens) -> Ints:
     """Return the tokens of a command, those of one request behind those of another."""
-    columns = command.tokens.T
-    if command.counts is None:
-        return columns
-    return columns[np.arange(len(command.tokens)) < command.counts[:, None]]
+    tokens = command.tokens
+    if command.counts is not None:
+        return tokens.T[np.arange(len(tokens)) < command.counts[:, None]]
+    return tokens.ravel() if len(tokens) == 1 else tokens.T.ravel()
 
 
 class Emissions:
     """Checksums and ranges per handle; every column has shape ``(handles,)``."""
 
     def __init__(self) -> None:
-        self.times: Final = array("q")
+        #: When each emission was out, ns; known with `segments`.
+        self.times = EMPTY
         self.first = np.empty(0, dtype=np.int64)
         self.last = np.empty(0, dtype=np.int64)
         self.checksums = np.empty(0, dtype=np.uint64)
@@ -57,9 +51,13 @@ class Emissions:
         self.extra = np.empty(0, dtype=np.int64)
         self._open = np.empty(0, dtype=np.int64)
         self._segments: Final[list[Ints]] = []
-        #: Buffered commands, and the number of the first emission of each.
+        #: The times of what is worked through, and how many there are.
+        self._times: Final[list[Ints]] = []
+        self._count = 0
+        #: Buffered commands, and when the steps of each were out: the last one, and those before.
         self._commands: Final[list[EmitTokens]] = []
-        self._firsts: Final[list[int]] = []
+        self._lasts: Final[list[int]] = []
+        self._earlier: Final[list[Ints]] = []
         self._buffered = 0
 
     def make_room(self, handle: int) -> None:
@@ -77,10 +75,8 @@ class Emissions:
     def add(self, command: EmitTokens, earlier: Ints, last: int) -> None:
         """Take in a command; its last step is out at ``last``, those before it at ``earlier``."""
         self._commands.append(command)
-        self._firsts.append(len(self.times))
-        if len(earlier):
-            self.times.frombytes(earlier.tobytes())
-        self.times.append(last)
+        self._lasts.append(last)
+        self._earlier.append(earlier)
         self._buffered += command.tokens.size
         if self._buffered > _BUFFERED_MAX:
             self.flush()
@@ -90,26 +86,30 @@ class Emissions:
         commands = self._commands
         if not commands:
             return
+        handles = concatenate([command.handles for command in commands])
+        offsets = concatenate([command.offsets for command in commands])
         counts = [len(command.handles) for command in commands]
-        steps = np.array([len(command.tokens) for command in commands], dtype=np.int64)
-        handles = np.concatenate([command.handles for command in commands])
-        offsets = np.concatenate([command.offsets for command in commands])
-        lengths = spans = steps.repeat(counts)
+        # All steps of a command but the last one came earlier; a command with drafts is one step.
+        earlier = np.array([len(times) for times in self._earlier])
+        spans = (earlier + 1).repeat(counts)
+        lasts = (earlier + 1).cumsum() + (self._count - 1)
+        lengths = spans
         if any(command.counts is not None for command in commands):
             lengths = np.concatenate([_lengths(command) for command in commands])
-            spans = np.where(_with_drafts(commands).repeat(counts), 1, lengths)
             np.add.at(self.extra, handles, lengths - spans)
         # The tokens of an entry stand together, so that one sum per entry is left of them.
-        tokens = np.concatenate([_in_entries(command) for command in commands], axis=None)
+        tokens = concatenate([_in_entries(command) for command in commands])
         ends = lengths.cumsum()
         begins = ends - lengths
-        places: Ints = np.arange(len(tokens)) + (offsets - begins).repeat(lengths)
+        places = arange(len(tokens)) + (offsets - begins).repeat(lengths)
         sums = np.add.reduceat(checksum_words(tokens, places), begins)
         np.add.at(self.checksums, handles, sums)
-        firsts = np.array(self._firsts, dtype=np.int64).repeat(counts)
-        self._link(handles, firsts, firsts + spans - 1)
+        self._link(handles, (lasts - earlier).repeat(counts), lasts.repeat(counts))
+        self._times.append(np.insert(concatenate(self._earlier), earlier.cumsum(), self._lasts))
+        self._count += len(self._times[-1])
         commands.clear()
-        self._firsts.clear()
+        self._lasts.clear()
+        self._earlier.clear()
         self._buffered = 0
 
     def _link(self, handles: Ints, firsts: Ints, lasts: Ints) -> None:
@@ -139,13 +139,13 @@ class Emissions:
         Call it once, at the end.
         """
         self.flush()
+        self.times = concatenate(self._times or [EMPTY])
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
         return np.concatenate(self._segments, axis=1)
 
     def out(self, column: Ints) -> Ints:
         """Return the times of emissions given by number; -1 for those below 0."""
-        times = np.frombuffer(self.times, dtype=np.int64)
-        if not len(times):
+        if not len(self.times):
             return np.full(len(column), -1, dtype=np.int64)
-        return np.where(column >= 0, times[column], -1)
+        return np.where(column >= 0, self.times[column], -1)

@@ -11,8 +11,6 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Final
 
-_FOREVER: Final = 1 << 63  # later than any clock of 64 bits
-
 
 class FactClass(IntEnum):
     """What happened; the number is the order of delivery.
@@ -49,17 +47,21 @@ class Facts:
         """Tell whether a fact waits or occurs by ``at``."""
         return bool(self._waiting) or (bool(self._coming) and self._coming[0][0] <= at)
 
-    def take(self, free_at: int, by: int = _FOREVER) -> tuple[int, int, int] | None:
+    def take(self, free_at: int, *, wait: bool = True) -> tuple[int, int, int] | None:
         """Take the next fact for a host that is free at ``free_at``: (delivery, class, subject).
 
-        None when no fact waits or occurs by ``by``.
+        None when there is none, or none by then that the host does not have to ``wait`` for.
         """
         coming, waiting = self._coming, self._waiting
         if not waiting:
-            if not coming or coming[0][0] > by:
+            if not coming:
                 return None
-            at, kind, sequence, subject = heappop(coming)
-            free_at = max(free_at, at)
+            at = coming[0][0]
+            if at > free_at:
+                if not wait:
+                    return None
+                free_at = at
+            _, kind, sequence, subject = heappop(coming)
             if not coming or coming[0][0] > free_at:
                 return free_at, kind, subject
             heappush(waiting, (kind, sequence, subject))

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from stepahead.arrays import quick
+from stepahead.arrays import arange, count_nonzero, ints
 from stepahead.commands import (
     AbandonBatch,
     DispatchBatch,
@@ -38,7 +38,7 @@ _Outstanding: TypeAlias = tuple[PrepareBatch, BatchShape]
 
 
 def _without(batch: PrepareBatch, live: NDArray[np.bool_]) -> BatchShape:
-    sampling = int(np.count_nonzero(batch.samples & live))
+    sampling = int(count_nonzero(batch.samples & live))
     drafts = None if batch.drafts is None else batch.drafts[live]
     return BatchShape(
         batch.positions[live],
@@ -162,7 +162,7 @@ class Host:
         shape = BatchShape(
             command.positions,
             command.token_counts,
-            command.samples.tobytes().count(1),  # NumPy takes longer to count a handful
+            int(count_nonzero(command.samples)),
             len(command.blocks),
             drafts=command.drafts,
         )
@@ -266,15 +266,17 @@ class Host:
             # It leads to these rows: it has more of them, or computes more of one.
             if not self._executor.leads:
                 return None
-            sampling = repeat.samples.tobytes().count(1)
+            sampling = int(count_nonzero(repeat.samples))
             shape = BatchShape(repeat.positions, repeat.counts, sampling, 0)
+        # How many of the new blocks come before each turn, and in all.
+        bounds = repeat.block_turns.searchsorted(arange(repeat.steps))
         steady = Steady(
             batch_id=first,
             shape=shape,
             lookahead=self._lookahead,
             select_after=repeat.select_after,
             pace=repeat.pace,
-            new_blocks=quick(np.bincount(repeat.block_turns, minlength=repeat.steps - 1)),
+            new_blocks=bounds[1:] - bounds[:-1],
             until=until,
         )
         walked = walk(self._device, time, steady)
@@ -284,7 +286,9 @@ class Host:
         if leads and not self._lookahead:
             # With batches prepared ahead, the row set of these turns was selected before them.
             self._recorder.select(repeat.selection(0, first + 1), walked.outs.item(0))
-        self._recorder.repeat(first + 1, shape.rows, shape.tokens, walked.starts, walked.ends)
+        starts, ends = walked.starts, walked.ends
+        gap = starts.item(0) - ended_at
+        self._recorder.repeat(first + 1, shape.rows, shape.tokens, starts, ends, gap)
         self._dispatched = None
         _, *before = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         behind = _later(before, repeat, turns, shape)
@@ -294,7 +298,7 @@ class Host:
             walked.begins.item(0),
             walked.outs,
             _turn_times(ended_at, walked) if walked.builds else None,
-            int(repeat.block_turns.searchsorted(turns)),
+            bounds.item(turns),
         )
 
 
@@ -304,8 +308,10 @@ def _turn_times(ended_at: int, walked: Walk) -> Ints:
     Shape ``(turns, 4)``, as `BatchExecuted` has them.
     """
     count = min(len(walked.builds), walked.turns)
-    times: list[int] = []
-    for turn in range(count):
-        times += (ended_at, walked.begins.item(turn), walked.outs.item(turn), walked.builds[turn])
-        ended_at = walked.ends.item(turn)
-    return np.array(times, dtype=np.int64).reshape(count, 4)
+    times = ints(4 * count)
+    times[0] = ended_at
+    times[4::4] = walked.ends[: count - 1]
+    times[1::4] = walked.begins[:count]
+    times[2::4] = walked.outs[:count]
+    times[3::4] = walked.builds[:count]
+    return times.reshape(count, 4)

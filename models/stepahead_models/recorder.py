@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from stepahead.arrays import count_nonzero
 from stepahead.commands import (
     DispatchBatch,
     EmitTokens,
@@ -30,7 +31,9 @@ _LITTLE: Final = sys.byteorder == "little"
 #: So many decisions are hashed at once.
 _HASHED_TOGETHER: Final = 1 << 12
 #: A run of like device steps: see `Recorder`.
-_RUN: Final = struct.Struct("=6q").pack
+_RUN: Final = struct.Struct("=8q")
+#: A dead row: see `Recorder`.
+_DEAD: Final = struct.Struct("=4q")
 #: So many numbers of a decision, whatever the byte order here.
 _NUMBERS: Final = [struct.Struct(f"<{count}q").pack for count in range(5)]
 _OUTCOMES: Final = {
@@ -66,10 +69,12 @@ class Recorder:
         self._undispatched: Final[set[int]] = set()
         self._emissions: Final = Emissions()
         self._kept: Final[list[EmitTokens] | None] = [] if keep_tokens else None
-        self._starts: Final = array("q")
-        self._step_ends: Final = array("q")
-        #: Runs of like steps: steps, first batch, rows, tokens, live rows, gap before the first.
+        #: Runs of like steps: steps, first batch, rows, tokens, live rows, gap before the first,
+        #: and when that one started and ended.
         self._step_runs: Final = bytearray()
+        #: When the steps of each run of several started and ended.
+        self._starts: Final[list[bytes]] = []
+        self._step_ends: Final[list[bytes]] = []
         self._waiting_times: Final = array("q")
         self._waiting_counts: Final = array("q")
         self._decisions: Final = hashlib.sha256(b"stepahead decisions 1\n")
@@ -79,7 +84,7 @@ class Recorder:
         self._row_bytes: tuple[bytes, bytes, bytes, bytes] | None = None
         self._dispatched: Ints | None = None
         #: Dead rows that were dispatched: handle, tokens, time and tokens of the device step.
-        self._dead: Final = array("q")
+        self._dead: Final = bytearray()
         self.discarded = Waste()
         self.events = 0
 
@@ -158,12 +163,10 @@ class Recorder:
         tokens: int,
     ) -> None:
         """A batch of ``tokens`` tokens runs on the NPU from ``span[0]`` to ``span[1]``."""
-        alive = command.live.tobytes()
-        live = alive.count(1)
+        live = int(count_nonzero(command.live))
         rows = live if command.pruned else len(batch.seats)
-        self._starts.append(span[0])
-        self._step_ends.append(span[1])
-        self._step_runs.extend(_RUN(1, batch.batch_id, rows, tokens, live, gap_ns))
+        runs = self._step_runs
+        runs += _RUN.pack(1, batch.batch_id, rows, tokens, live, gap_ns, span[0], span[1])
         handles, self._dispatched = self._dispatched, batch.handles
         if self._undispatched and handles is not batch.handles:
             started = self._undispatched.intersection(batch.handles.tolist())
@@ -173,20 +176,24 @@ class Recorder:
                 self._undispatched.difference_update(started)
                 self._sample_waiting(span[0])
         if live < rows:
+            dead = self._dead
             # Why a row is dead is known when its end is reported, which may be after the dispatch.
-            for row in [row for row, lives in enumerate(alive) if not lives]:
+            for row in (~command.live).nonzero()[0].tolist():
                 handle, count = batch.handles.item(row), batch.token_counts.item(row)
-                self._dead.extend((handle, count, span[1] - span[0], tokens))
+                dead += _DEAD.pack(handle, count, span[1] - span[0], tokens)
 
-    def repeat(self, batch_id: int, rows: int, tokens: int, starts: Ints, ends: Ints) -> None:
+    def repeat(  # noqa: PLR0913, PLR0917 - as many as of a single step
+        self, batch_id: int, rows: int, tokens: int, starts: Ints, ends: Ints, gap_ns: int
+    ) -> None:
         """The steady batches from ``batch_id`` on ran so many tokens each, all rows live."""
-        gap = starts.item(0) - self._step_ends[-1]
-        self._starts.frombytes(starts.tobytes())
-        self._step_ends.frombytes(ends.tobytes())
-        self._step_runs.extend(_RUN(len(starts), batch_id, rows, tokens, rows, gap))
+        runs, count, span = self._step_runs, len(starts), (starts.item(0), ends.item(0))
+        runs += _RUN.pack(count, batch_id, rows, tokens, rows, gap_ns, span[0], span[1])
+        if count > 1:
+            self._starts.append(starts.tobytes())
+            self._step_ends.append(ends.tobytes())
 
     def _waste(self, outcome: Outcome) -> Waste:
-        dead = np.array(self._dead, dtype=np.int64).reshape(-1, 4)
+        dead = np.frombuffer(self._dead, dtype=np.int64).reshape(-1, 4)
         ended = self._outcomes[self._request_of[dead[:, 0]]]
         _, tokens, step_ns, step_tokens = dead[ended == outcome].T
         spent = step_ns * tokens // np.maximum(step_tokens, 1)
@@ -234,10 +241,10 @@ class Recorder:
         checksums[requests] = emissions.checksums[handles]
         extra = np.zeros(self._count, dtype=np.int64)
         extra[requests] = emissions.extra[handles]
-        # Views, not copies: a long run has millions of steps.
-        starts = np.frombuffer(self._starts, dtype=np.int64)
-        ends = np.frombuffer(self._step_ends, dtype=np.int64)
-        steps, batches, rows, tokens, live, gaps = self._runs(starts, ends)
+        runs = np.frombuffer(self._step_runs, dtype=np.int64).reshape(-1, 8)
+        starts = _step_times(runs[:, 0], runs[:, 6], self._starts)
+        ends = _step_times(runs[:, 0], runs[:, 7], self._step_ends)
+        steps, batches, rows, tokens, live, gaps = _merged(runs[:, :6], starts, ends)
         return RunRecord(
             arrivals_ns=self._arrivals,
             first_dispatches_ns=self._dispatches,
@@ -258,7 +265,7 @@ class Recorder:
             run_tokens=tokens,
             run_live_rows=live,
             run_gaps_ns=gaps,
-            emission_times_ns=np.frombuffer(emissions.times, dtype=np.int64),
+            emission_times_ns=emissions.times,
             segment_requests=self._request_of[segments[0]],
             segment_firsts=segments[1],
             segment_lasts=segments[2],
@@ -284,23 +291,6 @@ class Recorder:
             journal_digest=self._decisions.hexdigest(),
         )
 
-    def _runs(self, starts: Ints, ends: Ints) -> Ints:
-        """Return the runs of like steps, as long as can be; shape ``(6, runs)``.
-
-        So they do not depend on how many steps one event answered.
-        """
-        runs = np.frombuffer(self._step_runs, dtype=np.int64).reshape(-1, 6)
-        steps, batches, gaps = runs[:, 0], runs[:, 1], runs[:, 5]
-        firsts = steps.cumsum() - steps
-        begins = np.ones(len(runs), dtype=np.bool_)
-        begins[1:] = (runs[1:, 2:5] != runs[:-1, 2:5]).any(axis=1)
-        begins[1:] |= batches[1:] != batches[:-1] + steps[:-1]
-        begins[1:] |= gaps[1:] != starts[firsts[1:]] - ends[firsts[1:] - 1]
-        merged = runs[begins].T.copy()
-        if len(runs):
-            merged[0] = np.add.reduceat(steps, begins.nonzero()[0])
-        return merged
-
     def _kept_tokens(self) -> dict[int, Ints]:
         lists: dict[int, list[int]] = {}
         for command in self._kept or ():
@@ -310,3 +300,34 @@ class Recorder:
                 count = None if counts is None else counts[column]
                 lists.setdefault(request, []).extend(command.tokens[:count, column].tolist())
         return {request: np.array(lists[request], dtype=np.int64) for request in sorted(lists)}
+
+
+def _step_times(steps: Ints, firsts: Ints, several: list[bytes]) -> Ints:
+    """Return a time of each step; shape ``(steps,)``.
+
+    Args:
+        steps: of each run, shape ``(runs,)``.
+        firsts: the time of the first of them, shape ``(runs,)``.
+        several: the times of the runs of several.
+    """
+    times = firsts.repeat(steps)
+    times[(steps > 1).repeat(steps)] = np.frombuffer(b"".join(several), dtype=np.int64)
+    several.clear()
+    return times
+
+
+def _merged(runs: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return the runs of like steps, as long as can be; shape ``(6, runs)``.
+
+    So they do not depend on how many steps one event answered.
+    """
+    steps, batches, gaps = runs[:, 0], runs[:, 1], runs[:, 5]
+    firsts = steps.cumsum() - steps
+    begins = np.ones(len(runs), dtype=np.bool_)
+    begins[1:] = (runs[1:, 2:5] != runs[:-1, 2:5]).any(axis=1)
+    begins[1:] |= batches[1:] != batches[:-1] + steps[:-1]
+    begins[1:] |= gaps[1:] != starts[firsts[1:]] - ends[firsts[1:] - 1]
+    merged = runs[begins].T.copy()
+    if len(runs):
+        merged[0] = np.add.reduceat(steps, begins.nonzero()[0])
+    return merged

@@ -291,7 +291,7 @@ class Simulation:
         event: Event | None = None
         while event is None:
             free_at = time.host_free_at
-            fact = facts.take(free_at, free_at) if self._ready_due else facts.take(free_at)
+            fact = facts.take(free_at, wait=not self._ready_due)
             if fact is not None:
                 time.host_free_at, kind, subject = fact
                 event = self._reporters[kind](subject)

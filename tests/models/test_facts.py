@@ -42,14 +42,14 @@ def test_facts_that_occur_while_the_host_works_are_delivered_when_it_is_done() -
 def test_a_fact_is_taken_by_a_time_only_if_it_waits_or_occurs_by_then() -> None:
     """What comes later stays; what waits is taken although something earlier has been."""
     facts = Facts()
-    assert facts.take(100, 100) is None
+    assert facts.take(100, wait=False) is None
     facts.add(10, FactClass.ARRIVAL, 1)
     facts.add(10, FactClass.PREPARED, 2)
     facts.add(30, FactClass.CANCEL, 3)
-    assert facts.take(9, 9) is None
-    assert facts.take(10, 10) == (10, FactClass.PREPARED, 2)
-    assert facts.take(10, 10) == (10, FactClass.ARRIVAL, 1)
-    assert facts.take(29, 29) is None
+    assert facts.take(9, wait=False) is None
+    assert facts.take(10, wait=False) == (10, FactClass.PREPARED, 2)
+    assert facts.take(10, wait=False) == (10, FactClass.ARRIVAL, 1)
+    assert facts.take(29, wait=False) is None
     assert facts.take(29) == (30, FactClass.CANCEL, 3)
 
 

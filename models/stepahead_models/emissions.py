@@ -139,7 +139,7 @@ class Emissions:
         Call it once, at the end.
         """
         self.flush()
-        self.times = concatenate(self._times or [EMPTY])
+        self.times = np.concatenate([EMPTY, *self._times])
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
         return np.concatenate(self._segments, axis=1)

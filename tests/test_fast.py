@@ -7,10 +7,12 @@ import copy
 import importlib.util
 import operator
 import os
+import pickle
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -88,15 +90,16 @@ NUMBERS = st.one_of(
 
 @dataclass(frozen=True)
 class Memory:
-    """What two operands may share: numbers of a type, writable or not."""
+    """What two operands may share: numbers of a type, some times over, writable or not."""
 
     numbers: Sequence[int]
     dtype: str
     writable: bool
+    times: int = 1
 
     def array(self, wrap: Wrap) -> Array:
         """Return an array of its own."""
-        made = np.array(self.numbers, dtype=np.int64).astype(self.dtype)
+        made = np.tile(np.array(self.numbers, dtype=np.int64).astype(self.dtype), self.times)
         made.flags.writeable = self.writable
         return wrap(made)
 
@@ -132,7 +135,13 @@ class Pair:
 
 Operand: TypeAlias = object
 
-SHAPES = st.sampled_from([None] * 6 + [(), (1, 3), (3, 1), (2, 3), (3, 3), (2, 2, 2), (1, 1)])
+#: Loops over a row take up to 16 numbers at once and look for the best among 64.
+LONG = 150
+SHAPES = st.sampled_from(
+    [None] * 7
+    + [(), (1, 3), (3, 1), (2, 3), (3, 3), (2, 2, 2), (1, 1)]
+    + [(5, 20), (3, 1), (20, 1), (1, 20)]
+)
 
 
 def views(memories: int) -> st.SearchStrategy[View]:
@@ -142,7 +151,7 @@ def views(memories: int) -> st.SearchStrategy[View]:
         View,
         st.integers(0, memories - 1),
         st.one_of(st.just(0), edges),
-        st.one_of(st.just(99), st.integers(2, 5), edges),
+        st.one_of(st.just(LONG), st.integers(2, 5), edges, st.integers(60, 80)),
         st.sampled_from([1, 1, 1, 1, -1, 2, -2]),
         SHAPES,
         st.sampled_from([False, False, False, True]),
@@ -150,7 +159,7 @@ def views(memories: int) -> st.SearchStrategy[View]:
 
 
 def memories() -> st.SearchStrategy[Memory]:
-    """Short ones mostly, whose numbers are places in each other as well."""
+    """Short ones mostly, whose numbers are places in each other as well; some repeat them."""
     small = st.lists(st.integers(-3, 4), min_size=0, max_size=12)
     long = st.lists(NUMBERS.filter(lambda n: abs(n) < 2**63), min_size=0, max_size=48)
     return st.builds(
@@ -158,6 +167,7 @@ def memories() -> st.SearchStrategy[Memory]:
         st.one_of(small, small, long),
         st.sampled_from(DTYPES),
         st.sampled_from([True, True, True, True, False]),
+        st.sampled_from([1, 1, 1, 1, 3, LONG // 4]),
     )
 
 
@@ -249,9 +259,9 @@ def check(
 
 
 MEMORY_LISTS = st.lists(memories(), min_size=MEMORIES, max_size=MEMORIES)
-ROW = View(0, 0, 99, 1, None, False)  # noqa: FBT003
-OTHER = View(1, 0, 99, 1, None, False)  # noqa: FBT003
-TABLE = View(0, 0, 99, 1, (3, 3), False)  # noqa: FBT003
+ROW = View(0, 0, LONG, 1, None, False)  # noqa: FBT003
+OTHER = View(1, 0, LONG, 1, None, False)  # noqa: FBT003
+TABLE = View(0, 0, LONG, 1, (3, 3), False)  # noqa: FBT003
 INTS = Memory([3, 1, 4, 1, 5, 9, 2, 6, 5], "int64", writable=True)
 FEW = Memory([2, 0, -1], "int64", writable=True)
 MASK = Memory([1, 0, 1, 1, 0, 0, 1, 0, 1], "bool", writable=True)
@@ -264,8 +274,8 @@ OPERATORS = [
 
 
 @given(MEMORY_LISTS, st.sampled_from(OPERATORS), OPERANDS, OPERANDS)
-@example([INTS, INTS, MASK], "add", 1, View(0, 0, 99, 1, (2, 3), True))  # noqa: FBT003
-@example([INTS, INTS, MASK], "isub", View(0, 1, 99, 1, None, False), ROW)  # noqa: FBT003
+@example([INTS, INTS, MASK], "add", 1, View(0, 0, LONG, 1, (2, 3), True))  # noqa: FBT003
+@example([INTS, INTS, MASK], "isub", View(0, 1, LONG, 1, None, False), ROW)  # noqa: FBT003
 def test_operators_do_what_numpy_does(
     fast: ModuleType,
     memories: list[Memory],
@@ -288,8 +298,10 @@ def test_operators_on_whole_rows_do_what_numpy_does(
     first, second, _ = memories
     if alike:
         count = min(len(first.numbers), len(second.numbers))
-        memories[0] = Memory(first.numbers[:count], first.dtype, first.writable)
-        memories[1] = Memory(second.numbers[:count], first.dtype, second.writable)
+        memories[0] = replace(first, numbers=first.numbers[:count])
+        memories[1] = replace(
+            second, numbers=second.numbers[:count], dtype=first.dtype, times=first.times
+        )
     check(fast, memories, getattr(operator, name), ROW, OTHER)
 
 
@@ -307,7 +319,7 @@ def test_reading_by_index_does_what_numpy_does(
 @example([INTS, FEW, MASK], ROW, OTHER, [7, 8, 9])
 @example([INTS, FEW, MASK], TABLE, Pair(OTHER, OTHER), OTHER)
 @example([INTS, FEW, MASK], TABLE, Pair(slice(None), 1), (7, 8, 9))
-@example([INTS, FEW, MASK], ROW, View(2, 0, 99, 1, None, False), 7)  # noqa: FBT003
+@example([INTS, FEW, MASK], ROW, View(2, 0, LONG, 1, None, False), 7)  # noqa: FBT003
 @example([INTS, FEW, MASK], ROW, View(0, 0, 3, 1, None, False), OTHER)  # noqa: FBT003
 def test_writing_by_index_does_what_numpy_does(
     fast: ModuleType, memories: list[Memory], array: View, key: Operand, value: Operand
@@ -342,7 +354,7 @@ METHODS: dict[str, Callable[..., object]] = {
 
 
 @given(MEMORY_LISTS, st.sampled_from(sorted(METHODS)), views(MEMORIES))
-@example([INTS, FEW, MASK], "nonzero", View(2, 0, 99, 1, None, False))  # noqa: FBT003
+@example([INTS, FEW, MASK], "nonzero", View(2, 0, LONG, 1, None, False))  # noqa: FBT003
 def test_methods_without_operands_do_what_numpy_does(
     fast: ModuleType, memories: list[Memory], name: str, array: View
 ) -> None:
@@ -479,6 +491,42 @@ def test_an_array_may_change_its_shape_and_type_in_place(fast: ModuleType) -> No
         assert len(two) == 16
         del one, two
         assert (fast.arange(3) + 1).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("count", [33, 1000, 8193])
+def test_a_long_row_owns_its_memory(fast: ModuleType, count: int) -> None:
+    """As one of NumPy's does, and when it dies it leaves none of it to the next result."""
+    for size in (2 * count, count - 1, 3, 0):
+        made = fast.arange(count) + 1
+        assert made.flags.owndata
+        assert made.base is None
+        made.resize(size, refcheck=False)
+        assert made.tolist() == ([*range(1, count + 1)] + [0] * count)[:size]
+        again = pickle.loads(pickle.dumps(made))  # noqa: S301
+        assert type(again) is fast.FastArray
+        assert again.tolist() == made.tolist()
+        del made, again
+        assert not fast.ints(1).flags.owndata
+
+
+def test_memory_of_a_long_row_is_traced_as_that_of_numpy(fast: ModuleType) -> None:
+    """In the same domain, until the row dies, whoever made it and however it was made longer."""
+    domain = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+
+    def traced() -> int:
+        traces = tracemalloc.take_snapshot().filter_traces([domain]).traces
+        return sum(trace.size for trace in traces)
+
+    tracemalloc.start()
+    try:
+        before = traced()
+        made = [fast.ints(1000), fast.ints(100_000), fast.arange(33)]
+        made[2].resize(50, refcheck=False)
+        assert traced() - before == 8 * (1000 + 100_000 + 50)
+        made.clear()
+        assert traced() == before
+    finally:
+        tracemalloc.stop()
 
 
 def test_arrays_die_without_a_trace(fast: ModuleType) -> None:

@@ -15,8 +15,9 @@
    - Results are FastArrays again, so that what comes of them is fast as well.
    - Overflow wraps around, as it does in NumPy; it is computed without a sign.
 
-   What can be told from an ndarray that NumPy has made: the class; and that a small result, whose
-   numbers are inside its own object, has no `flags.owndata` and cannot be resized in place.
+   What can be told from an ndarray that NumPy has made: the class; that a small result, whose
+   numbers are inside its own object, has no `flags.owndata` and cannot be resized in place; and that
+   a longer one takes its memory as NumPy does by default, whatever else NumPy was told to do.
 
    The oracle is NumPy: tests/test_fast.py. */
 
@@ -34,9 +35,27 @@
 #error "this needs 64 bits and the interpreter's lock; without it the kernel runs on plain NumPy"
 #endif
 
-#define INSIDE 256    /* bytes of numbers that fit into the object of an array */
-#define KEPT_MAX 256  /* dead arrays that are kept for the next results */
-#define LISTED_MAX 32 /* numbers of a Python list that are taken up at once */
+#define INSIDE 256          /* bytes of numbers that fit into the object of an array */
+#define OWN_MAX 65536       /* bytes of numbers that a row has for its own; NumPy makes longer ones */
+#define KEPT_MAX 256        /* dead arrays that are kept for the next results */
+#define LISTED_MAX 32       /* numbers of a Python list that are taken up at once */
+#define FEW 8               /* numbers in a row that are done with one by one */
+#define BLOCK 64            /* numbers of which the best is looked for at once */
+#define TRACE_DOMAIN 389047 /* np.lib.tracemalloc_domain */
+
+/* Loops that several numbers at once are good for come twice where the compiler can do that: for
+   any processor, and for one that takes four. Which are run is settled when the module is loaded. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__)
+#define WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define WIDE
+#endif
+
+#ifdef __GNUC__
+#define UNROLLED _Pragma("GCC unroll 8")
+#else
+#define UNROLLED
+#endif
 
 #define SOLID (NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED)
 #define FIELDS(array) ((PyArrayObject_fields *)(array))
@@ -47,6 +66,7 @@
 static PyTypeObject FastArray;
 static PyArray_Descr *int64, *boolean; /* those that there is one of; a copy of them is slow */
 static Py_ssize_t inside_at;           /* where in its object a small array has its numbers */
+static PyDataMemAllocator *allocator;  /* NumPy's default */
 
 /* -- arrays ------------------------------------------------------------------------------------ */
 
@@ -107,8 +127,37 @@ may_overlap(PyObject *one, PyObject *two)
 static PyObject *kept[KEPT_MAX];
 static int kept_count = 0;
 
-/* Return a writable row whose elements begin at `data`, or inside its own object if that is NULL.
-   Its strides and flags are those of elements that lie side by side. */
+/* Give a row memory of its own, as NumPy does. */
+static inline int
+allocate(PyArrayObject_fields *row, npy_intp size)
+{
+    char *data = allocator->malloc(allocator->ctx, size);
+    if (data == NULL || PyTraceMalloc_Track(TRACE_DOMAIN, (uintptr_t)data, size) == -1) {
+        if (data != NULL) {
+            allocator->free(allocator->ctx, data, size);
+        }
+        PyErr_NoMemory();
+        return 0;
+    }
+    row->data = data;
+    row->flags |= NPY_ARRAY_OWNDATA;
+    row->mem_handler = Py_NewRef(PyDataMem_DefaultHandler);
+    return 1;
+}
+
+/* Take it away again. */
+static inline void
+deallocate(PyArrayObject_fields *row)
+{
+    npy_intp size = PyArray_NBYTES((PyArrayObject *)row);
+    PyTraceMalloc_Untrack(TRACE_DOMAIN, (uintptr_t)row->data);
+    allocator->free(allocator->ctx, row->data, size ? size : 1);
+    Py_CLEAR(row->mem_handler);
+}
+
+/* Return a writable row whose elements begin at `data`; if that is NULL, inside its own object or,
+   where they are too many, in memory of its own. Its strides and flags are those of elements that
+   lie side by side. */
 static PyObject *
 make_row(PyArray_Descr *descr, npy_intp count, char *data)
 {
@@ -132,13 +181,17 @@ make_row(PyArray_Descr *descr, npy_intp count, char *data)
     FIELDS(row)->dimensions[0] = count;
     FIELDS(row)->strides[0] = size_of(descr);
     FIELDS(row)->flags = NPY_ARRAY_CARRAY | NPY_ARRAY_F_CONTIGUOUS;
+    if (data == NULL && count * size_of(descr) > INSIDE &&
+        !allocate(FIELDS(row), count * size_of(descr))) {
+        Py_CLEAR(row);
+    }
     return row;
 }
 
 static PyObject *
 new_array(PyArray_Descr *descr, int nd, npy_intp const *shape)
 {
-    if (nd == 1 && shape[0] >= 0 && shape[0] <= INSIDE / size_of(descr)) {
+    if (nd == 1 && shape[0] >= 0 && shape[0] <= OWN_MAX / size_of(descr)) {
         return make_row(descr, shape[0], NULL);
     }
     Py_INCREF(descr);
@@ -180,9 +233,15 @@ static void
 array_dealloc(PyObject *self)
 {
     PyArrayObject_fields *fields = FIELDS(self);
+    int is_owner = fields->flags & NPY_ARRAY_OWNDATA;
     if (kept_count < KEPT_MAX && fields->nd == 1 && fields->weakreflist == NULL &&
         fields->_buffer_info == NULL && (fields->descr == int64 || fields->descr == boolean) &&
-        !(fields->flags & (NPY_ARRAY_OWNDATA | NPY_ARRAY_WRITEBACKIFCOPY))) {
+        !(fields->flags & NPY_ARRAY_WRITEBACKIFCOPY) &&
+        (!is_owner || fields->mem_handler == PyDataMem_DefaultHandler)) {
+        if (is_owner) {
+            deallocate(fields);
+            fields->flags &= ~NPY_ARRAY_OWNDATA;
+        }
         Py_CLEAR(fields->base);
         if (kept_count < KEPT_MAX) { /* what has just died may have taken the place */
             kept[kept_count++] = self;
@@ -330,25 +389,24 @@ typedef struct {
     npy_intp start, count, step;
 } Region;
 
-/* Whether it can be read as a bound of a slice without running anybody's code. */
+/* Read a bound of a slice, which is `other` where it is None. */
 static inline int
-is_bound(PyObject *object)
+read_bound(PyObject *object, npy_int64 other, npy_int64 *bound)
 {
-    return object == Py_None || PyLong_CheckExact(object) ||
-           Py_IS_TYPE(object, &PyInt64ArrType_Type);
+    *bound = other;
+    return object == Py_None || read_number(object, bound);
 }
 
 /* Cut a slice out of a region. */
 static inline int
-cut(PyObject *slice, Region *region)
+cut(PyObject *object, Region *region)
 {
-    Py_ssize_t start, stop, step;
-    if (slice == NULL || !PySlice_Check(slice) || !is_bound(((PySliceObject *)slice)->start) ||
-        !is_bound(((PySliceObject *)slice)->stop) || !is_bound(((PySliceObject *)slice)->step)) {
-        return 0;
-    }
-    if (PySlice_Unpack(slice, &start, &stop, &step) < 0) {
-        PyErr_Clear(); /* NumPy says it again */
+    PySliceObject *slice = (PySliceObject *)object;
+    npy_int64 start, stop, step;
+    if (slice == NULL || !PySlice_Check(object) || !read_bound(slice->step, 1, &step) ||
+        step == 0 || step < -PY_SSIZE_T_MAX ||
+        !read_bound(slice->start, step < 0 ? PY_SSIZE_T_MAX : 0, &start) ||
+        !read_bound(slice->stop, step < 0 ? PY_SSIZE_T_MIN : PY_SSIZE_T_MAX, &stop)) {
         return 0;
     }
     region->count = PySlice_AdjustIndices(region->count, &start, &stop, step);
@@ -406,29 +464,46 @@ read_region(PyObject *self, PyObject *key, Region *region)
 /* Whether places lie within `length` elements: no, yes, or counted from the end some of them. */
 typedef enum { OUTSIDE, WITHIN, FROM_END } Where;
 
+/* Whether some places are not between 0 and `last`: a difference has a sign. */
+WIDE static int
+some_outside(npy_int64 const *places, npy_intp count, npy_intp step, npy_int64 last)
+{
+    npy_uint64 signs = 0;
+    if (step == 1) {
+        UNROLLED
+        for (npy_intp k = 0; k < count; k++) {
+            signs |= UNSIGNED(places[k]) | (UNSIGNED(last) - UNSIGNED(places[k]));
+        }
+    }
+    else {
+        for (npy_intp k = 0; k < count; k++) {
+            signs |= UNSIGNED(places[k * step]) | (UNSIGNED(last) - UNSIGNED(places[k * step]));
+        }
+    }
+    return signs >> 63;
+}
+
 static inline Where
 where(Operand const *places, npy_intp length)
 {
-    npy_uint64 most = 0; /* without a sign, a place from the end is beyond every length */
     npy_int64 least = 0, last = -1;
-    npy_intp step = places->step[1];
-    for (npy_intp r = 0; r < places->shape[0]; r++) {
+    npy_intp rows = places->shape[0], count = places->shape[1], step = places->step[1];
+    Where found = WITHIN;
+    if (step == 1 && places->step[0] == count) { /* a table like a row */
+        count *= rows;
+        rows = 1;
+    }
+    for (npy_intp r = 0; r < rows; r++) {
         npy_int64 const *row = places->data + r * places->step[0];
-        for (npy_intp k = 0; k < places->shape[1]; k++) {
-            most = UNSIGNED(row[k * step]) > most ? UNSIGNED(row[k * step]) : most;
+        if (some_outside(row, count, step, length - 1)) {
+            for (npy_intp k = 0; k < count; k++) {
+                least = row[k * step] < least ? row[k * step] : least;
+                last = row[k * step] > last ? row[k * step] : last;
+            }
+            found = FROM_END;
         }
     }
-    if (most < UNSIGNED(length) || places->shape[0] == 0 || places->shape[1] == 0) {
-        return WITHIN;
-    }
-    for (npy_intp r = 0; r < places->shape[0]; r++) {
-        npy_int64 const *row = places->data + r * places->step[0];
-        for (npy_intp k = 0; k < places->shape[1]; k++) {
-            least = row[k * step] < least ? row[k * step] : least;
-            last = row[k * step] > last ? row[k * step] : last;
-        }
-    }
-    return least >= -length && last < length ? FROM_END : OUTSIDE;
+    return least >= -length && last < length ? found : OUTSIDE;
 }
 
 static inline npy_intp
@@ -471,14 +546,15 @@ count_nonzero(npy_int64 const *numbers, npy_intp length)
                 }                                                                                 \
             }                                                                                     \
         }                                                                                         \
-        else if (found == WITHIN && step == 1 && places.step[1] == 1) {                           \
+        else if (found == WITHIN && step == 1 && at_step == 1) {                                  \
+            UNROLLED                                                                              \
             for (npy_intp k = 0; k < count; k++) {                                                \
-                to[k] = from[places.data[k]];                                                     \
+                to[k] = from[at[k]];                                                              \
             }                                                                                     \
         }                                                                                         \
         else {                                                                                    \
             for (npy_intp k = 0; k < count; k++) {                                                \
-                to[k] = from[wrapped(places.data[k * places.step[1]], length) * step];            \
+                to[k] = from[wrapped(at[k * at_step], length) * step];                            \
             }                                                                                     \
         }                                                                                         \
     } while (0)
@@ -491,6 +567,8 @@ gather(PyObject *self, PyObject *key)
     PyArray_Descr *descr = FIELDS(self)->descr;
     npy_intp length = FIELDS(self)->dimensions[0], count;
     npy_bool const *keep = NULL;
+    npy_int64 const *at = NULL;
+    npy_intp at_step = 0;
     Operand places;
     Where found = OUTSIDE;
     if (is_row(key, boolean)) {
@@ -506,6 +584,8 @@ gather(PyObject *self, PyObject *key)
             return NULL;
         }
         count = places.shape[1];
+        at = places.data;
+        at_step = places.step[1];
     }
     PyObject *result = new_row(descr, count);
     if (result == NULL) {
@@ -577,14 +657,26 @@ scatter(PyObject *self, PyObject *key, Operand const *value)
         (found = where(&places, length)) == OUTSIDE) {
         return 0;
     }
-    if (found == WITHIN && step == 1 && places.step[1] == 1) {
-        for (npy_intp k = 0; k < places.shape[1]; k++) {
-            to[places.data[k]] = from[k * value->step[1]];
+    npy_int64 const *at = places.data;
+    npy_intp count = places.shape[1], at_step = places.step[1], value_step = value->step[1];
+    int side_by_side = found == WITHIN && step == 1 && at_step == 1;
+    if (side_by_side && value_step == 1) {
+        UNROLLED
+        for (npy_intp k = 0; k < count; k++) {
+            to[at[k]] = from[k];
         }
-        return 1;
     }
-    for (npy_intp k = 0; k < places.shape[1]; k++) {
-        to[wrapped(places.data[k * places.step[1]], length) * step] = from[k * value->step[1]];
+    else if (side_by_side && value_step == 0) {
+        npy_int64 number = *from;
+        UNROLLED
+        for (npy_intp k = 0; k < count; k++) {
+            to[at[k]] = number;
+        }
+    }
+    else {
+        for (npy_intp k = 0; k < count; k++) {
+            to[wrapped(at[k * at_step], length) * step] = from[k * value_step];
+        }
     }
     return 1;
 }
@@ -606,13 +698,20 @@ scatter_pairs(PyObject *self, PyObject *rows, PyObject *columns, Operand const *
                             value->shape[1] != shape[1]))) {
         return 0;
     }
+    npy_intp length = array->dimensions[0], width = array->dimensions[1];
+    npy_intp row_step = array->strides[0] / (npy_intp)sizeof(npy_int64);
+    npy_intp column_step = array->strides[1] / (npy_intp)sizeof(npy_int64);
+    npy_intp count = shape[1], down_step = down.step[1], along_step = along.step[1];
+    npy_intp value_step = value->step[1];
+    npy_int64 *to = AS_INTS(self);
     for (npy_intp r = 0; r < shape[0]; r++) {
-        for (npy_intp k = 0; k < shape[1]; k++) {
-            npy_int64 row = down.data[r * down.step[0] + k * down.step[1]];
-            npy_int64 column = along.data[r * along.step[0] + k * along.step[1]];
-            char *to = array->data + wrapped(row, array->dimensions[0]) * array->strides[0] +
-                       wrapped(column, array->dimensions[1]) * array->strides[1];
-            *(npy_int64 *)to = value->data[r * value->step[0] + k * value->step[1]];
+        npy_int64 const *rows_at = down.data + r * down.step[0];
+        npy_int64 const *columns_at = along.data + r * along.step[0];
+        npy_int64 const *from = value->data + r * value->step[0];
+        for (npy_intp k = 0; k < count; k++) {
+            npy_int64 row = wrapped(rows_at[k * down_step], length);
+            npy_int64 column = wrapped(columns_at[k * along_step], width);
+            to[row * row_step + column * column_step] = from[k * value_step];
         }
     }
     return 1;
@@ -671,34 +770,64 @@ typedef enum {
     ADD, SUBTRACT, MULTIPLY, FLOOR_DIVIDE, AND, OR, SHIFT_LEFT, SHIFT_RIGHT, MAXIMUM, MINIMUM
 } Operation;
 
-/* For each pair of numbers x and y; those that lie side by side are apart from the rest, so that a
-   compiler can take several at once. */
-#define ALONG(one_step, two_step, expression)                                                     \
-    for (npy_intp k = 0; k < shape[1]; k++) {                                                     \
-        npy_int64 x = xs[k * (one_step)], y = ys[k * (two_step)];                                 \
+/* Two operands that go along with each other, and the steps from one pair of numbers to the next. */
+typedef struct {
+    npy_intp rows, count, x_row_step, y_row_step, x_step, y_step;
+    npy_int64 const *xs, *ys;
+} Pairs;
+
+static inline int
+is_joined(Operand const *operand, npy_intp count)
+{
+    return operand->step[0] == count * operand->step[1];
+}
+
+/* Where a table of either is as good as a row, or has one column only, the pairs are a row. */
+static inline Pairs
+pairs_of(Operand const *one, Operand const *two, npy_intp const shape[2])
+{
+    int across = shape[1] == 1;
+    Pairs pairs = {shape[0], shape[1], one->step[0], two->step[0], one->step[across ? 0 : 1],
+                   two->step[across ? 0 : 1], one->data, two->data};
+    if (across || (is_joined(one, shape[1]) && is_joined(two, shape[1]))) {
+        pairs.count *= pairs.rows;
+        pairs.rows = 1;
+    }
+    return pairs;
+}
+
+/* For each pair of numbers x and y. Those that lie side by side are apart from the rest, so that a
+   compiler can take several at once; of a few that is no gain. */
+#define ALONG(left, right, expression)                                                            \
+    for (npy_intp k = 0; k < count; k++) {                                                        \
+        npy_int64 x = (left), y = (right);                                                        \
         to[k] = (expression);                                                                     \
     }
 
 #define EACH(expression)                                                                          \
-    for (npy_intp r = 0; r < shape[0]; r++, to += shape[1]) {                                     \
-        npy_int64 const *xs = one->data + r * one->step[0], *ys = two->data + r * two->step[0];   \
-        if (one->step[1] == 1 && two->step[1] == 1) {                                             \
-            ALONG(1, 1, expression)                                                               \
+    for (npy_intp r = 0; r < pairs.rows; r++, to += count) {                                      \
+        npy_int64 const *xs = pairs.xs + r * pairs.x_row_step;                                    \
+        npy_int64 const *ys = pairs.ys + r * pairs.y_row_step;                                    \
+        if (count > FEW && pairs.x_step == 1 && pairs.y_step == 1) {                              \
+            UNROLLED                                                                              \
+            ALONG(xs[k], ys[k], expression)                                                       \
         }                                                                                         \
-        else if (one->step[1] == 1 && two->step[1] == 0) {                                        \
-            ALONG(1, 0, expression)                                                               \
+        else if (count > FEW && pairs.x_step == 1 && pairs.y_step == 0) {                         \
+            npy_int64 const same = *ys;                                                           \
+            UNROLLED                                                                              \
+            ALONG(xs[k], same, expression)                                                        \
         }                                                                                         \
         else {                                                                                    \
-            ALONG(one->step[1], two->step[1], expression)                                         \
+            ALONG(xs[k * pairs.x_step], ys[k * pairs.y_step], expression)                         \
         }                                                                                         \
     }                                                                                             \
     break
 
 /* Write the results side by side. `to` may be where one of the operands lies side by side, too. */
-static inline void
-calculate(Operation operation, npy_int64 *to, Operand const *one, Operand const *two,
-          npy_intp const shape[2])
+WIDE static void
+calculate(Operation operation, npy_int64 *to, Pairs pairs)
 {
+    npy_intp const count = pairs.count;
     switch (operation) {
     case ADD:
         EACH((npy_int64)(UNSIGNED(x) + UNSIGNED(y)));
@@ -766,7 +895,7 @@ operate(Operation operation, PyObject *left, PyObject *right)
         if (is_defined(operation, &two) && broadcast(&one, &two, &nd, shape)) {
             result = new_of_shape(int64, nd, shape);
             if (result != NULL) {
-                calculate(operation, AS_INTS(result), &one, &two, shape);
+                calculate(operation, AS_INTS(result), pairs_of(&one, &two, shape));
             }
         }
     }
@@ -795,7 +924,7 @@ operate_in_place(Operation operation, PyObject *left, PyObject *right)
             shape[0] != one.shape[0] || shape[1] != one.shape[1]) {
             return 0;
         }
-        calculate(operation, AS_INTS(left), &one, &two, shape);
+        calculate(operation, AS_INTS(left), pairs_of(&one, &two, shape));
         return 1;
     }
     if ((operation == AND || operation == OR) && are_masks_alike(left, right)) {
@@ -864,21 +993,10 @@ array_invert(PyObject *self)
     return result;
 }
 
-static PyObject *
-array_richcompare(PyObject *self, PyObject *other, int operation)
+WIDE static void
+compare(int operation, npy_bool *to, Pairs pairs)
 {
-    Operand left, right, *one = &left, *two = &right;
-    int nd;
-    npy_intp shape[2];
-    if (!read_operand(self, one) || !read_operand(other, two) ||
-        !broadcast(one, two, &nd, shape)) {
-        return PyArray_Type.tp_richcompare(self, other, operation);
-    }
-    PyObject *result = new_of_shape(boolean, nd, shape);
-    if (result == NULL) {
-        return NULL;
-    }
-    npy_bool *to = AS_MASK(result);
+    npy_intp const count = pairs.count;
     switch (operation) {
     case Py_LT:
         EACH(x < y);
@@ -892,6 +1010,22 @@ array_richcompare(PyObject *self, PyObject *other, int operation)
         EACH(x > y);
     case Py_GE:
         EACH(x >= y);
+    }
+}
+
+static PyObject *
+array_richcompare(PyObject *self, PyObject *other, int operation)
+{
+    Operand one, two;
+    int nd;
+    npy_intp shape[2];
+    if (!read_operand(self, &one) || !read_operand(other, &two) ||
+        !broadcast(&one, &two, &nd, shape)) {
+        return PyArray_Type.tp_richcompare(self, other, operation);
+    }
+    PyObject *result = new_of_shape(boolean, nd, shape);
+    if (result != NULL) {
+        compare(operation, AS_MASK(result), pairs_of(&one, &two, shape));
     }
     return result;
 }
@@ -963,27 +1097,53 @@ METHOD(any)
     LEFT_TO_NUMPY(any);
 }
 
-/* Return the place of the first element for which no other is better; the count is at least 1. */
-#define FIRST_BEST(elements, other)                                                               \
-    do {                                                                                          \
-        npy_intp best = 0;                                                                        \
-        npy_int64 its = elements[0];                                                              \
-        for (npy_intp k = 1; k < count; k++) {                                                    \
-            if (elements[k] other its) {                                                          \
-                its = elements[best = k];                                                         \
+/* Return the place of the first number for which no other is better; the count is at least 1. */
+#define FIRST_BEST(name, better)                                                                  \
+    WIDE static npy_intp name(npy_int64 const *numbers, npy_intp count)                           \
+    {                                                                                             \
+        npy_intp place = 0;                                                                       \
+        npy_int64 best = numbers[0];                                                              \
+        for (npy_intp at = 0; at < count; at += BLOCK) {                                          \
+            npy_int64 its = numbers[at];                                                          \
+            npy_intp end = count - at < BLOCK ? count : at + BLOCK;                               \
+            UNROLLED                                                                              \
+            for (npy_intp k = at; k < end; k++) {                                                 \
+                its = numbers[k] better its ? numbers[k] : its;                                   \
+            }                                                                                     \
+            if (its better best) {                                                                \
+                best = its;                                                                       \
+                place = at;                                                                       \
             }                                                                                     \
         }                                                                                         \
-        return int64_scalar(best);                                                                \
-    } while (0)
+        while (numbers[place] != best) {                                                          \
+            place++;                                                                              \
+        }                                                                                         \
+        return place;                                                                             \
+    }
+
+FIRST_BEST(first_most, >)
+FIRST_BEST(first_least, <)
+
+/* Return the place of the first that is as `truth` says, or 0. */
+static inline npy_intp
+first_like(npy_bool const *mask, npy_intp count, int truth)
+{
+    for (npy_intp k = 0; k < count; k++) {
+        if ((mask[k] != 0) == truth) {
+            return k;
+        }
+    }
+    return 0;
+}
 
 METHOD(argmax)
 {
     npy_intp count = count_of(self);
     if (BARE && count && is_solid(self, int64)) {
-        FIRST_BEST(AS_INTS(self), >);
+        return int64_scalar(first_most(AS_INTS(self), count));
     }
     if (BARE && count && is_solid(self, boolean)) {
-        FIRST_BEST(AS_MASK(self), >);
+        return int64_scalar(first_like(AS_MASK(self), count, 1));
     }
     LEFT_TO_NUMPY(argmax);
 }
@@ -992,10 +1152,10 @@ METHOD(argmin)
 {
     npy_intp count = count_of(self);
     if (BARE && count && is_solid(self, int64)) {
-        FIRST_BEST(AS_INTS(self), <);
+        return int64_scalar(first_least(AS_INTS(self), count));
     }
     if (BARE && count && is_solid(self, boolean)) {
-        FIRST_BEST(AS_MASK(self), <);
+        return int64_scalar(first_like(AS_MASK(self), count, 0));
     }
     LEFT_TO_NUMPY(argmin);
 }
@@ -1404,6 +1564,11 @@ prepare(void)
 {
     int64 = PyArray_DescrFromType(NPY_INT64);
     boolean = PyArray_DescrFromType(NPY_BOOL);
+    PyDataMem_Handler *handler = PyCapsule_GetPointer(PyDataMem_DefaultHandler, "mem_handler");
+    if (handler == NULL) {
+        return 0;
+    }
+    allocator = &handler->allocator;
     /* NumPy says how large its part of the object is. */
     inside_at = (PyArray_Type.tp_basicsize + 15) / 16 * 16;
     FastArray.tp_base = &PyArray_Type;

@@ -9,6 +9,8 @@ PIP_ARGS ?=
 INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS)
 
 COMPILED := .venv-compiled
+# GUIDED=1 make compiled: by the counts of a replay, with GCC; it takes twice as long.
+GUIDED ?= 0
 
 .PHONY: demo test check prove bench venv fast compiled test-compiled clean
 
@@ -39,12 +41,12 @@ fast: $(VENV)/.installed-test
 
 # The same project with kernel and simulators compiled, in an environment of its own, where it is not
 # editable: the sources here stay as they are. It needs a C compiler and Python's headers.
-compiled: $(COMPILED)/.installed
+compiled: $(COMPILED)/.installed-$(GUIDED)
 
 # That it gives the same bytes as the sources, and what the suite says of it. What is not compiled is
 # that of this folder. COMPILED_TESTS=tests/compiled compares the bytes alone, as CI does.
 COMPILED_TESTS ?= tests/compiled tests/kernel tests/models tests/specs
-test-compiled: $(COMPILED)/.installed
+test-compiled: $(COMPILED)/.installed-$(GUIDED)
 	$(COMPILED)/bin/python -m pytest -o pythonpath="specs tools" -m "not campaign and not interpreted" \
 		$(COMPILED_TESTS)
 
@@ -59,10 +61,12 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed-test
 
-$(COMPILED)/.installed: pyproject.toml tools/compiled_build.py $(shell find kernel models -name '*.py') \
+$(COMPILED)/.installed-$(GUIDED): pyproject.toml tools/compiled_build.py \
+		$(shell find kernel models -name '*.py' -o -name '*.c') \
 		| $(COMPILED)/bin/python
-	@echo "compiling stepahead into $(COMPILED), which takes two minutes ..."
-	@HATCH_BUILD_HOOKS_ENABLE=1 $(COMPILED)/bin/python -m pip install --quiet $(PIP_ARGS) '.[test]'
+	@echo "compiling stepahead into $(COMPILED), which takes minutes ..."
+	@rm -f $(COMPILED)/.installed-*
+	@STEPAHEAD_GUIDED=$(GUIDED) HATCH_BUILD_HOOKS_ENABLE=1 $(COMPILED)/bin/python -m pip install --quiet $(PIP_ARGS) '.[test]'
 	@touch $@
 
 $(BIN)/python $(COMPILED)/bin/python:

@@ -7,6 +7,11 @@ stay as they are. Python comes from the same sources; a module in C has a twin i
 its oracle. The wheel holds the sources too, beside the extension modules that Python prefers
 to them. Nothing is written into the source tree, where extension modules would hide the sources.
 
+    STEPAHEAD_GUIDED=1 HATCH_BUILD_HOOKS_ENABLE=1 pip install .        # or: make compiled GUIDED=1
+
+compiles it twice, with GCC: first so that it counts where it goes while it replays a trace that
+ships, then by these counts.
+
 What is compiled is a copy in which dataclasses have the `__init__` that `dataclass` would make for
 them when they are imported, which would be interpreted; see `spelled_out`.
 """
@@ -15,9 +20,13 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import shutil
+import subprocess
 import sys
+import sysconfig
 import tempfile
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeGuard
@@ -27,6 +36,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 #: At -O3 compiling takes half as long again, and a replay as long as before.
 _LEVEL: Final = "2"
 _SUFFIX: Final = ".pyd" if sys.platform == "win32" else ".so"
+#: GCC writes the counts beside an object file, and finds them there when it compiles that again.
+#: What no replay came to is compiled as without counts, and not for size.
+_COUNTING: Final = ["-fprofile-generate"]
+_COUNTED: Final = ["-fprofile-use", "-fprofile-partial-training", "-Wno-missing-profile"]
+#: A replay needs these as well; they are not compiled.
+_INTERPRETED: Final = ["specs/stepahead_specs", "tools/stepahead_tools"]
+_REPLAYS: Final = [
+    *(f"--unchecked --device fast --loop {loop}" for loop in ("eager", "overlap", "just-in-time")),
+    "--limit 100",
+]
 
 
 class CompiledBuild(BuildHookInterface[Any]):
@@ -38,13 +57,15 @@ class CompiledBuild(BuildHookInterface[Any]):
         """Compile, and tell the builder which files to add.
 
         Raises:
-            RuntimeError: the install is to be editable.
+            RuntimeError: the install is to be editable, or guided without GCC.
         """
         if version == "editable":
             raise RuntimeError(
                 "a compiled build does not follow its sources; install it without --editable, or "
                 "unset HATCH_BUILD_HOOKS_ENABLE"
             )
+        if _guided():
+            demand_gcc()
         self._folder = tempfile.TemporaryDirectory(prefix="stepahead-build-")
         work = Path(self._folder.name)
         for built in _built(Path(self.root), self.config, work):
@@ -201,9 +222,57 @@ def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
         for folder in folders
         for path in sorted(folder.glob("_*.c"))
     ]
-    distribution = setuptools.Distribution({"name": "stepahead", "ext_modules": extensions})
+    if not _guided():
+        return _compiled(extensions, work, [])
+    _count(root, config, work, _compiled(extensions, work, _COUNTING))
+    return _compiled(extensions, work, _COUNTED)
+
+
+def _guided() -> bool:
+    return os.environ.get("STEPAHEAD_GUIDED", "0") != "0"
+
+
+def _compiled(extensions: list[Any], work: Path, flags: list[str]) -> list[Path]:
+    """Compile the C code, all of it, with these flags besides; return the extension modules."""
+    setuptools: Any = import_module("setuptools")
+    modules = [copy(extension) for extension in extensions]
+    for module in modules:
+        module.extra_compile_args = [*module.extra_compile_args, *flags]
+        module.extra_link_args = [*module.extra_link_args, *flags]
+    distribution = setuptools.Distribution({"name": "stepahead", "ext_modules": modules})
     command = distribution.get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(work / "lib"), str(work / "objects")
+    command.force = True
     command.ensure_finalized()
     command.run()
     return sorted(path for path in (work / "lib").rglob("*") if path.suffix == _SUFFIX)
+
+
+def demand_gcc() -> None:
+    """Refuse any other compiler, before anything is compiled.
+
+    Raises:
+        RuntimeError: it is none, or there is none.
+    """
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    told = ""
+    if shutil.which(compiler[0]) is not None:
+        told = subprocess.check_output([*compiler, "--version"], text=True)
+    if "Free Software Foundation" not in told:
+        raise RuntimeError(
+            f"STEPAHEAD_GUIDED=1 needs GCC, which {shlex.join(compiler)} is not; set CC, or unset "
+            "STEPAHEAD_GUIDED for a compiled build that is not guided"
+        )
+
+
+def _count(root: Path, config: dict[str, Any], work: Path, counting: list[Path]) -> None:
+    """Replay a trace with each loop on a build that counts where it goes."""
+    site = work / "site"
+    for package in (*config["packages"], *_INTERPRETED):
+        ignored = shutil.ignore_patterns(f"*{_SUFFIX}")
+        shutil.copytree(root / package, site / Path(package).name, ignore=ignored)
+    for built in counting:
+        shutil.copy2(built, site / built.relative_to(work / "lib"))
+    for options in _REPLAYS:
+        replay = [sys.executable, "-m", "stepahead_tools", "replay", "demo", *options.split()]
+        subprocess.run(replay, cwd=site, stdout=subprocess.DEVNULL, check=True)

@@ -77,6 +77,25 @@ def test_a_compiled_build_cannot_be_editable(table: dict[str, Any]) -> None:
     )
 
 
+def test_a_guided_build_names_the_compiler_that_it_cannot_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only GCC finds its counts again where it left them; that is said before two minutes are up."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    from compiled_build import demand_gcc  # noqa: PLC0415 # as above
+
+    other = tmp_path / "cc"
+    other.write_text("#!/bin/sh\necho clang version 14.0.6\n", encoding="utf-8")
+    other.chmod(0o755)
+    monkeypatch.setenv("CC", f"{other} -pthread")
+    with pytest.raises(RuntimeError) as told:
+        demand_gcc()
+    assert str(told.value) == (
+        f"STEPAHEAD_GUIDED=1 needs GCC, which {other} -pthread is not; set CC, or unset "
+        "STEPAHEAD_GUIDED for a compiled build that is not guided"
+    )
+
+
 def test_the_version_says_which_build_it_is() -> None:
     """Both have the same name and number."""
     done = run("--version")

@@ -80,7 +80,7 @@ def test_a_compiled_build_cannot_be_editable(table: dict[str, Any]) -> None:
 def test_a_guided_build_names_the_compiler_that_it_cannot_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only GCC finds its counts again where it left them; that is said before two minutes are up."""
+    """Only GCC finds its counts again where it left them; that is said before it compiles."""
     pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
     from compiled_build import demand_gcc  # noqa: PLC0415 # as above
 

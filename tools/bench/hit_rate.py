@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from bench.scripts import count, finish
 from stepahead_models.profiles import load_profile

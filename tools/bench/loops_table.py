@@ -16,12 +16,12 @@ import argparse
 import json
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from bench.scripts import finish
 from stepahead_models.profiles import Profile, load_profile

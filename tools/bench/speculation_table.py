@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from bench.scripts import count, finish
 from stepahead.arrays import Ints
@@ -96,7 +97,7 @@ def run(  # noqa: PLR0913 - what differs between the rows
     scene = set_up(trace, resolve(options, profile), profile, None)
     if each_position:
         npu = EachPosition(scene.machine.npu)
-        scene = replace(scene, machine=replace(scene.machine, npu=npu))
+        scene = structs.replace(scene, machine=replace(scene.machine, npu=npu))
     return measure(run_loop(scene, loop), closed_loop=True)
 
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from bench.scripts import count, finish, share
 from stepahead_models.profiles import load_profile

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
 from rich.console import Console
 
 from stepahead_models.profiles import load_profile
@@ -169,7 +170,9 @@ def _place(options: AdviseOptions) -> Place:
             "scale; add --poisson or --vary concurrency"
         )
     with ProgressBar("capacity", len(trace)) as progress:
-        unpaced = replace(settings, pacing=replace(settings.pacing, kind="recorded"))
+        unpaced = structs.replace(
+            settings, pacing=structs.replace(settings.pacing, kind="recorded")
+        )
         capacity = measure_capacity(set_up(trace, unpaced, profile, None), progress)
     return Place(
         trace=trace,

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
 from stepahead_models.traces import Trace
 from stepahead_specs.counting import counted
@@ -79,7 +80,7 @@ def cpu_scan(
     """Yield the loops at the same load with cheaper and dearer hosts."""
     for factor in CPU_FACTORS:
         scale = place.settings.cpu_scale * factor
-        other = replace(place, settings=replace(place.settings, cpu_scale=scale))
+        other = replace(place, settings=structs.replace(place.settings, cpu_scale=scale))
         yield _variant(f"CPU x {scale:g}", scale, other, loops, load, tried)
 
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from stepahead_tools.advise_options import AdviseOptions
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from stepahead_tools.options import CompareOptions, ReplayOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """One command.
 
     Args:

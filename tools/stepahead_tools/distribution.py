@@ -8,11 +8,11 @@ whole nanoseconds. So the same run gives the same digits on every machine.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -26,8 +26,7 @@ _PIECE: Final = 1 << 16
 _SORTED_MAX: Final = 1 << 13
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """Mean and percentiles in whole ns; ``count`` is how many values stand behind them.
 
     ``percentiles_ns`` are in the order of `PERCENTILES`.

@@ -47,7 +47,7 @@ class VersionChoice(StrEnum):
     V2026_5_B3 = "2026.5.0b3"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class ProductOptions:
     """Whose rules count, and a file beside the flags."""
 
@@ -77,7 +77,7 @@ class ProductOptions:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SchedulingOptions:
     """What the scheduler is told."""
 
@@ -144,7 +144,7 @@ class SchedulingOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class TierOptions:
     """What the KV cache keeps, and where; names and defaults are the product's."""
 
@@ -215,7 +215,7 @@ class TierOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class SpeculativeOptions:
     """Whether tokens are proposed and verified; the option is the product's."""
 

@@ -7,10 +7,11 @@ cannot do: nothing that was asked for is left out without a word.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from stepahead_models.product import (
     Checked,
@@ -48,8 +49,7 @@ WITHOUT_EFFECT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class Engine(Struct, frozen=True, kw_only=True):
     """A configuration that may start under every loop that runs.
 
     Args:

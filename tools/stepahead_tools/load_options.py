@@ -27,7 +27,7 @@ class SingleTokenChoice(StrEnum):
     EXCLUDE = "exclude"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LoadOptions:
     """How the requests of the trace arrive."""
 
@@ -73,7 +73,7 @@ class LoadOptions:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class EndOptions:
     """How they end, and the statistics."""
 

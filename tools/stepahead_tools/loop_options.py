@@ -9,7 +9,7 @@ from stepahead_tools.declared import Option
 from stepahead_tools.engine_options import SCHEDULING
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LoopOptions:
     """None stands for a default that depends on the device."""
 

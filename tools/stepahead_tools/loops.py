@@ -5,8 +5,10 @@ A loop is what differs between the runs of a comparison; everything else stands 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from stepahead import SelectionTiming
 from stepahead_tools.errors import OptionError
@@ -16,8 +18,7 @@ from stepahead_tools.options import CompareOptions, RunOptions
 _LOOKAHEAD_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Struct, frozen=True):
     """One way to schedule: how many batches are prepared ahead, and when they are selected."""
 
     name: str

@@ -22,7 +22,7 @@ class LogFormatChoice(StrEnum):
     JSON = "json"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class MachineOptions:
     """The device and the host beside it."""
 
@@ -77,7 +77,7 @@ class MachineOptions:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RemoteOptions:
     """A store in this process that is as slow and as unreliable as it is told to be."""
 
@@ -112,7 +112,7 @@ class RemoteOptions:
     ] = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class DraftOptions:
     """A proposer that knows the next token so often, and takes so long."""
 
@@ -145,7 +145,7 @@ class DraftOptions:
     ] = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class OutputOptions:
     """Where results go."""
 

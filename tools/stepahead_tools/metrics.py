@@ -17,11 +17,11 @@ Definitions, the same for every loop. Times are ns of the simulated clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stepahead_models.record import NEVER, Outcome, RunRecord
@@ -32,8 +32,7 @@ SingleToken = Literal["meets", "fails", "exclude"]
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Objectives:
+class Objectives(Struct, frozen=True, kw_only=True):
     """What a request must meet to count for goodput, each at most so many ns, or None.
 
     ``lone_token`` says how a request with one output token, which has no tpot, stands to a tpot
@@ -46,8 +45,7 @@ class Objectives:
     lone_token: SingleToken
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMetrics:
+class RunMetrics(Struct, frozen=True, kw_only=True):
     """The figures of one run; None where nothing was there to measure.
 
     Args:

@@ -1,8 +1,8 @@
 """The options of the commands that replay traces: names, defaults and help, and nothing else.
 
 A command's options are the fields of a dataclass, so that two commands share them without repeating
-them and code below sees one typed value. What the options mean together is the business of
-`stepahead_tools.settings`.
+them and code below sees one typed value. A part has no method that only the whole needs: it takes a
+while to make one. What the options mean together is the business of `stepahead_tools.settings`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stepahead_tools.machine_options import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RunOptions(
     OutputOptions,
     ProductOptions,

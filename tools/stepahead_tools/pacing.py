@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, assert_never
+
+from msgspec import Struct
 
 from stepahead_models.traces import Trace
 from stepahead_tools.errors import OptionError, exact
@@ -13,8 +14,7 @@ Kind = Literal["recorded", "speed", "load", "rate", "concurrency"]
 _NS_PER_S = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Pacing:
+class Pacing(Struct, frozen=True):
     """How requests arrive; ``value`` is a factor, requests/s, or a number of clients."""
 
     kind: Kind

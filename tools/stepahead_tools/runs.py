@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, structs
 
 from stepahead import Kernel
 from stepahead_models.closed_form import ClosedForm
@@ -31,8 +32,7 @@ Progress = Callable[[int], None]
 _NS_PER_S: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(Struct, frozen=True, kw_only=True):
     """What every loop of a comparison runs on.
 
     Args:
@@ -84,7 +84,7 @@ def set_up(trace: Trace, settings: Settings, profile: Profile, progress: Progres
     paced = pace(trace, settings.pacing, settings.seed, capacity)
     # Pacing moves the arrivals and nothing else.
     workload = replace(unpaced.workload, arrivals_ns=paced.arrivals_ns)
-    return replace(unpaced, trace=paced, workload=workload, capacity_per_s=capacity)
+    return structs.replace(unpaced, trace=paced, workload=workload, capacity_per_s=capacity)
 
 
 def measure_capacity(scene: Scene, progress: Progress | None = None) -> Fraction:
@@ -99,8 +99,10 @@ def measure_capacity(scene: Scene, progress: Progress | None = None) -> Fraction
         scene.workload, arrivals_ns=nothing, cancel_after_ns=np.full_like(nothing, -1)
     )
     pacing = Pacing("recorded")
-    settings = replace(scene.settings, pacing=pacing, speculation=None)
-    burst = replace(scene, workload=workload, settings=settings, model=_closed_form(settings))
+    settings = structs.replace(scene.settings, pacing=pacing, speculation=None)
+    burst = structs.replace(
+        scene, workload=workload, settings=settings, model=_closed_form(settings)
+    )
     record = run_loop(burst, EAGER, progress=progress)
     served = int((record.outcomes != Outcome.REFUSED).sum())
     if not served:

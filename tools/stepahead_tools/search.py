@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+from msgspec.structs import replace
 
 from stepahead_models.profiles import Profile
 from stepahead_models.traces import Trace

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
 from rich.console import Console
 from structlog.typing import FilteringBoundLogger
 
@@ -41,8 +41,7 @@ _PRINTED: Final = Need(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Session(Struct, frozen=True, kw_only=True):
     """One command under way.
 
     Args:

@@ -6,8 +6,9 @@ Knows the device profile, because several defaults come from it. Runs nothing.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stepahead import BatchPreference, KernelConfig, SelectionTiming, WaitingOrder
 from stepahead_models.product import EngineConfig
@@ -37,8 +38,7 @@ _NS_PER_MS: Final = 1_000_000
 _PPM_PER_PERCENT: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Everything that decides a result, and nothing that does not.
 
     Args:

@@ -6,8 +6,9 @@ its model, which the simulation does not run. Those numbers are options, and ass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stepahead_models.product.speculation import SpeculativeConfig, SpeculativeMethod
 from stepahead_models.speculation import Acceptance, DraftCosts
@@ -23,8 +24,7 @@ _COST_US_MAX: Final = 1_000_000_000
 STEP_US: Final = {SpeculativeMethod.DRAFT_MODEL: 1650.0, SpeculativeMethod.MTP: 1000.0}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class Speculation(Struct, frozen=True, kw_only=True):
     """How tokens are proposed.
 
     Args:

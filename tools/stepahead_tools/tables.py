@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import wrap
 
+from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +28,7 @@ _HUGE_CHANGE = 10
 Figure = Callable[[RunMetrics], float | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of the table; ``better``: +1 where more is better, -1 where less is, else 0."""
 
     label: str

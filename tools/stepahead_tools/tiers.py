@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stepahead_models.dma import DmaChannel
 from stepahead_models.product import SchedulerConfig
@@ -17,8 +18,7 @@ _LATENCY_US_MAX: Final = 1_000_000_000
 _PPM_PER_PERCENT: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteSettings:
+class RemoteSettings(Struct, frozen=True, kw_only=True):
     """How the remote store behaves.
 
     Args:

@@ -8,7 +8,9 @@ configurations are to run here as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
+
+from msgspec import Struct
 
 from stepahead import SelectionTiming
 from stepahead_tools.engines import Engine
@@ -18,8 +20,7 @@ from stepahead_tools.options import RunOptions
 from stepahead_tools.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(Struct, frozen=True, kw_only=True):
     """What some options need to have an effect.
 
     Args:

@@ -5,10 +5,10 @@ compatibility table.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+from msgspec import Struct
 
 from stepahead_models.product.compatibility import (
     RESTART,
@@ -65,8 +65,7 @@ class UnsupportedRequest(UnsupportedConfiguration):
     """One request asks for what the running engine cannot give; the engine goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class Checked(Struct, frozen=True, kw_only=True):
     """A configuration that may start.
 
     ``warnings`` is one sentence for each thing to log, ``disabled`` what was configured and will

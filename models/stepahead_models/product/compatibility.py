@@ -6,9 +6,10 @@ feature has a row for 2026.4. `COMBINATIONS` lists only pairs that do not simply
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeVar
+
+from msgspec import Struct
 
 from stepahead_models.product.features import SWITCHABLE, Feature
 from stepahead_models.product.loops import SchedulingLoop
@@ -38,8 +39,7 @@ class Verdict(Enum):
     DISABLED = "disabled with warning"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Struct, frozen=True, kw_only=True):
     """What the loops do about a feature, from one version on; ``reason`` is a clause or empty."""
 
     feature: Feature
@@ -50,8 +50,7 @@ class Row:
     source: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Combination:
+class Combination(Struct, frozen=True, kw_only=True):
     """What happens to ``feature`` where ``beside`` is in use too, from one version on."""
 
     feature: Feature

@@ -3,9 +3,10 @@
 Owns their names and the options that bring them in. What goes with what stands in the table.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from stepahead_models.product.options import KV_OFFLOAD, PREFIX_CACHE, SCHEDULER
 
@@ -33,8 +34,7 @@ class Feature(Enum):
     PROMPT_LOGPROBS = "prompt_logprobs in a request"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class Switch(Struct, frozen=True, kw_only=True):
     """The option that brings a feature in, and how to do without it (empty: one cannot)."""
 
     option: str

@@ -4,8 +4,9 @@ Also names that other versions have and 2026.4 has not, each with what to write 
 only; values are checked by the configuration objects.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 SCHEDULER: Final = "scheduler_config"
 PREFIX_CACHE: Final = f"{SCHEDULER}.prefix_cache_config"
@@ -14,8 +15,7 @@ SPECULATIVE: Final = "speculative_config"
 KV_TRANSFER: Final = "kv_transfer_config"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option of the command line.
 
     ``keyword`` is its name as a keyword, ``flag`` on the command line (empty where the product has

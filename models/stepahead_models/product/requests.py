@@ -5,8 +5,9 @@ excludes. Sampling values are not looked at.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from stepahead_models.product.check import (
     UnsupportedRequest,
@@ -31,8 +32,7 @@ class ContextLengthExceeded(InvalidOption):
     """The request does not fit the context; known before anything is streamed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
+class RequestOptions(Struct, frozen=True, kw_only=True):
     """What a request asks for, as far as it can be refused; lengths in tokens.
 
     ``max_tokens`` None means whatever the context leaves.
@@ -48,8 +48,7 @@ class RequestOptions:
     kv_transfer_params: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInEngine:
+class RequestInEngine(Struct, frozen=True, kw_only=True):
     """A request before an engine: what its rules are about. ``limit`` None is no limit."""
 
     request: RequestOptions

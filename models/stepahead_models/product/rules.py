@@ -7,7 +7,6 @@ function of the object that carries the option. Knows no object in particular.
 import difflib
 import types
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
@@ -70,8 +69,7 @@ class UnknownOption(InvalidOption):
         self.way_out = way_out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule(Generic[S]):
+class Rule(Struct, Generic[S], frozen=True, kw_only=True):
     """One rule; ``holds`` tells of a subject whether it is kept.
 
     ``name`` identifies the rule in tests and documents. ``option`` is the dotted name of the field,

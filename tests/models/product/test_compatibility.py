@@ -1,9 +1,8 @@
 """The compatibility table: the document's rows, the betas, and what the check makes of them."""
 
-import dataclasses
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stepahead_models.product import (
     EngineConfig,
@@ -217,10 +216,7 @@ def test_the_check_holds_no_copy_of_the_table(
     """Changing one row changes one answer."""
     config = config_of({**HOST, **TRANSFER}, SchedulingLoop.OVERLAP)
     assert check_configuration(config, TEXT).disabled == ()
-    rows = [
-        dataclasses.replace(row, overlap=NO) if row.feature is feature else row
-        for row in COMPATIBILITY
-    ]
+    rows = [replace(row, overlap=NO) if row.feature is feature else row for row in COMPATIBILITY]
     monkeypatch.setattr(compatibility, "COMPATIBILITY", rows)
     with pytest.raises(UnsupportedConfiguration, match=SWITCHES[feature].option):
         check_configuration(config, TEXT)
@@ -425,7 +421,7 @@ def test_a_feature_without_a_row_is_an_error_of_the_table() -> None:
 
 def test_a_row_that_switches_off_what_a_start_needs_is_an_error_of_the_table() -> None:
     """A model cannot be switched off; saying that it was would be a lie."""
-    row = dataclasses.replace(row_for(Feature.POOLING), since=B3, overlap=OFF)
+    row = replace(row_for(Feature.POOLING), since=B3, overlap=OFF)
     with pytest.raises(CompatibilityTableError) as caught:
         check_table([*COMPATIBILITY, row], COMBINATIONS)
     assert str(caught.value) == (

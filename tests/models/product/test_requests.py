@@ -1,8 +1,7 @@
 """Single requests before an engine: identity, length, and what its configuration excludes."""
 
-import dataclasses
-
 import pytest
+from msgspec.structs import replace
 
 from stepahead_models.product import (
     EngineConfig,
@@ -69,7 +68,7 @@ def test_a_request_that_breaks_a_rule_is_refused(
 ) -> None:
     """Each rule by its own class of error, before anything runs."""
     rule = next(rule for rule in REQUEST_RULES if rule.name == name)
-    asked = dataclasses.replace(ASKED, **fields)  # type: ignore[arg-type]
+    asked = replace(ASKED, **fields)
     with pytest.raises(InvalidOption) as caught:
         check_request(asked, EngineConfig(), MODEL, live_ids=["live"])
     assert type(caught.value) is error is rule.error
@@ -131,7 +130,7 @@ def test_speculation_excludes_four_options_of_a_request(
     field: str, value: object, feature: Feature
 ) -> None:
     """Without speculation each of them is taken."""
-    asked = dataclasses.replace(ASKED, **{field: value})  # type: ignore[arg-type]
+    asked = replace(ASKED, **{field: value})
     check_request(asked, EngineConfig(), MODEL)
     with pytest.raises(UnsupportedRequest) as caught:
         check_request(asked, read_engine_config(options={"speculative_config": MTP}), MODEL)
@@ -157,12 +156,12 @@ def test_a_row_that_refuses_an_option_of_a_request_would_count(
 ) -> None:
     """The check holds no copy of the table: changing one row changes one answer."""
     config = read_engine_config(options={"enable_overlap_scheduling": True})
-    asked = dataclasses.replace(
+    asked = replace(
         ASKED, kv_transfer_params=True, structured_outputs=True, logprobs=1, prompt_logprobs=1
     )
     check_request(asked, config, MODEL)
     rows = [
-        dataclasses.replace(row, overlap=Verdict.REFUSED) if row.feature is feature else row
+        replace(row, overlap=Verdict.REFUSED) if row.feature is feature else row
         for row in compatibility.COMPATIBILITY
     ]
     monkeypatch.setattr(compatibility, "COMPATIBILITY", rows)

@@ -1,7 +1,5 @@
 """Options: how the engine schedules and caches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Options: which requests arrive when, how they end, and what is measured of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final

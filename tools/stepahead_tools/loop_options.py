@@ -1,7 +1,5 @@
 """Options: what a loop does beyond the product: dead rows, and selection just in time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

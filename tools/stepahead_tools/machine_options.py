@@ -1,7 +1,5 @@
 """Options: the simulated machine, and what a command writes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path

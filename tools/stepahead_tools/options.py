@@ -5,8 +5,6 @@ them and code below sees one typed value. A part has no method that only the who
 while to make one. What the options mean together is the business of `stepahead_tools.settings`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PATIENCE_S: Final = 1.0
 
@@ -48,15 +50,26 @@ class ProgressBar:
         if self._bar is None:
             if not self._seen or time.monotonic() - self._begun < PATIENCE_S:
                 return
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn(self._unit),
-                TimeElapsedColumn(),
-                console=self._console,
-                transient=True,
-            )
+            self._bar = self._drawn()
             self._bar.start()
             self._task.append(self._bar.add_task(self._label, total=self._total))
         self._bar.update(self._task[0], completed=ended)  # type: ignore[arg-type]
+
+    def _drawn(self) -> Progress:
+        from rich.progress import (  # noqa: PLC0415 # only where somebody waits
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        return Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(self._unit),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+        )

@@ -10,16 +10,15 @@ of a partial last block stands for those tokens only: with another token count i
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stepahead_models.traces.columns import Trace
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class BlockKeys:
+class BlockKeys(Struct, frozen=True, eq=False, kw_only=True):
     """Keys of the full prompt blocks, expanded per request on demand.
 
     A key is the identity of a block: equal keys are equal content behind an equal prefix. Keys are

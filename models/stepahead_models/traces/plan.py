@@ -3,10 +3,10 @@
 Public traces record how many tokens came out, not what the client allowed: the plan adds that.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from stepahead_models.traces.columns import NONE_GIVEN, Trace
@@ -15,8 +15,7 @@ OUTPUT_CAP: Final = 4096
 Ends = Literal["eos", "length"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RequestPlan:
+class RequestPlan(Struct, frozen=True, eq=False, kw_only=True):
     """Limits and ends, one entry per request of the trace.
 
     Attributes:

@@ -4,15 +4,15 @@ Owns the wording. Knows no format and reads nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 SHOWN_CHARS_MAX: Final = 60
 SKIP_HINT: Final = "correct the line, or leave it out with skip_bad_lines (--skip-bad-lines)"
 
 
-@dataclass(frozen=True, slots=True)
-class BadLine:
+class BadLine(Struct, frozen=True):
     """One line that is not a request: where it stands, what was expected, what was found.
 
     ``line`` counts from 1 in the decompressed file. ``field`` is the column as the file spells it,

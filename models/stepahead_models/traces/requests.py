@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from stepahead_models.traces.columns import NONE_GIVEN, Trace
@@ -21,8 +21,7 @@ TOKENS_MAX: Final = 2**31 - 1
 TOKENS_EXPECTED: Final = f"a whole number from 1 to {TOKENS_MAX}"
 
 
-@dataclass(slots=True, kw_only=True)
-class FoundRequests:
+class FoundRequests(Struct, kw_only=True):
     """Columns in line order; an empty optional column means that the format has none.
 
     Times are ns on the file's own clock. ``hash_ids`` has those of all requests behind each other,
@@ -30,16 +29,16 @@ class FoundRequests:
     """
 
     format_name: str
-    times_ns: list[int] = field(default_factory=list[int])
-    input_lengths: list[int] = field(default_factory=list[int])
-    output_lengths: list[int] = field(default_factory=list[int])
-    request_ids: list[str] = field(default_factory=list[str])
-    max_tokens: list[int] = field(default_factory=list[int])
-    cancel_after_ns: list[int] = field(default_factory=list[int])
-    cancel_after_tokens: list[int] = field(default_factory=list[int])
-    priorities: list[int] = field(default_factory=list[int])
+    times_ns: list[int] = []
+    input_lengths: list[int] = []
+    output_lengths: list[int] = []
+    request_ids: list[str] = []
+    max_tokens: list[int] = []
+    cancel_after_ns: list[int] = []
+    cancel_after_tokens: list[int] = []
+    priorities: list[int] = []
     hash_ids: array[int] = field(default_factory=lambda: array("q"))
-    hash_counts: list[int] = field(default_factory=list[int])
+    hash_counts: list[int] = []
     hash_block_size: int = 0
 
     def in_order_of_arrival(self, name: str, bad_lines: tuple[BadLine, ...]) -> Trace:

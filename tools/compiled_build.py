@@ -204,7 +204,7 @@ def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
     os.chdir(work / "src")  # compiled code names its lines by the path from here
     folders = [Path(package) for package in config["packages"]]
     os.environ["MYPYPATH"] = os.pathsep.join(str(folder.parent) for folder in folders)
-    extensions = mypyc.mypycify(
+    translated = mypyc.mypycify(
         # The gate checks types, strictly; here they are only read.
         ["--config-file=", "--explicit-package-bases", f"--cache-dir={work / 'types'}", *sources],
         opt_level=_LEVEL,
@@ -212,7 +212,7 @@ def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
         target_dir=str(work / "c"),
         group_name="stepahead",
     )
-    extensions += [
+    in_c = [
         setuptools.Extension(
             f"{path.parent.name}.{path.stem}",
             [str(path)],
@@ -223,23 +223,31 @@ def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
         for path in sorted(folder.glob("_*.c"))
     ]
     if not _guided():
-        return _compiled(extensions, work, [])
-    _count(root, config, work, _compiled(extensions, work, _COUNTING))
-    return _compiled(extensions, work, _COUNTED)
+        return _compiled([*translated, *in_c], work)
+    # A loop in C that comes for several processors is settled on while its module is loaded, too
+    # early to count; so what is in C stays as it is.
+    counting = _compiled([*_with(_COUNTING, translated), *in_c], work)
+    _count(root, config, work, counting)
+    return _compiled([*_with(_COUNTED, translated), *in_c], work)
 
 
 def _guided() -> bool:
     return os.environ.get("STEPAHEAD_GUIDED", "0") != "0"
 
 
-def _compiled(extensions: list[Any], work: Path, flags: list[str]) -> list[Path]:
-    """Compile the C code, all of it, with these flags besides; return the extension modules."""
+def _with(flags: list[str], extensions: list[Any]) -> list[Any]:
+    """Return extensions like these that are compiled and linked with more flags."""
+    others = [copy(extension) for extension in extensions]
+    for other in others:
+        other.extra_compile_args = [*other.extra_compile_args, *flags]
+        other.extra_link_args = [*other.extra_link_args, *flags]
+    return others
+
+
+def _compiled(extensions: list[Any], work: Path) -> list[Path]:
+    """Compile the C code, all of it; return the extension modules."""
     setuptools: Any = import_module("setuptools")
-    modules = [copy(extension) for extension in extensions]
-    for module in modules:
-        module.extra_compile_args = [*module.extra_compile_args, *flags]
-        module.extra_link_args = [*module.extra_link_args, *flags]
-    distribution = setuptools.Distribution({"name": "stepahead", "ext_modules": modules})
+    distribution = setuptools.Distribution({"name": "stepahead", "ext_modules": extensions})
     command = distribution.get_command_obj("build_ext")
     command.build_lib, command.build_temp = str(work / "lib"), str(work / "objects")
     command.force = True

@@ -88,7 +88,7 @@ class Emissions:
             return
         handles = concatenate([command.handles for command in commands])
         offsets = concatenate([command.offsets for command in commands])
-        counts = [len(command.handles) for command in commands]
+        counts = np.array([len(command.handles) for command in commands])
         # All steps of a command but the last one came earlier; a command with drafts is one step.
         earlier = np.array([len(times) for times in self._earlier])
         spans = (earlier + 1).repeat(counts)

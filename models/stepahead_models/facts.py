@@ -47,21 +47,19 @@ class Facts:
         """Tell whether a fact waits or occurs by ``at``."""
         return bool(self._waiting) or (bool(self._coming) and self._coming[0][0] <= at)
 
-    def take(self, free_at: int, *, wait: bool = True) -> tuple[int, int, int] | None:
+    def any(self) -> bool:
+        """Tell whether a fact waits or is to occur."""
+        return bool(self._waiting) or bool(self._coming)
+
+    def take(self, free_at: int) -> tuple[int, int, int]:
         """Take the next fact for a host that is free at ``free_at``: (delivery, class, subject).
 
-        None when there is none, or none by then that the host does not have to ``wait`` for.
+        There must be one.
         """
         coming, waiting = self._coming, self._waiting
         if not waiting:
-            if not coming:
-                return None
-            at = coming[0][0]
-            if at > free_at:
-                if not wait:
-                    return None
-                free_at = at
-            _, kind, sequence, subject = heappop(coming)
+            at, kind, sequence, subject = heappop(coming)
+            free_at = max(free_at, at)
             if not coming or coming[0][0] > free_at:
                 return free_at, kind, subject
             heappush(waiting, (kind, sequence, subject))

@@ -291,12 +291,11 @@ class Simulation:
         event: Event | None = None
         while event is None:
             free_at = time.host_free_at
-            fact = facts.take(free_at, wait=not self._ready_due)
-            if fact is not None:
-                time.host_free_at, kind, subject = fact
-                event = self._reporters[kind](subject)
-            elif self._ready_due:
+            if self._ready_due and not facts.any_by(free_at):
                 event = HostReady(at=free_at)
+            elif facts.any():
+                time.host_free_at, kind, subject = facts.take(free_at)
+                event = self._reporters[kind](subject)
             else:
                 return False
         commands = self.kernel.step(event)

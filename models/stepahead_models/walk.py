@@ -162,8 +162,8 @@ def _ahead(costs: TurnCosts, delays: list[int]) -> _Turns:
     over: Ints = end
     whole: Mask | None = None
     exposed: Span = 0
-    spare = end - (_later(out, max(delays)) + costs.build)
-    if spare.item(spare.argmin()) <= 0:  # somewhere the NPU may not be the last to be done
+    # Where the NPU may not be the last to be done:
+    if _most(_later(out, max(delays))) + _most(costs.build) >= end.item(end.argmin()):
         select_after = np.full(len(end), delays[-1])
         select_after[: len(delays)] = delays
         selected = maximum(out, select_after)
@@ -195,7 +195,7 @@ def _advance(time: Timelines, turns: _Turns, collect: Span, until: int) -> Walk:
         return _nowhere()
     begins = edges[:count]
     starts = begins + _first(turns.start, count)
-    ends = begins + turns.end[:count]
+    ends = begins + _first(turns.end, count)
     time.host_free_at = collected.item(count - 1)
     time.npu_start, time.npu_end = starts.item(-1), ends.item(-1)
     return Walk(begins, starts, ends, begins + _first(turns.out, count), [])
@@ -228,13 +228,18 @@ def _later(one: Span, other: Span) -> Span:
     return maximum(one, other)
 
 
+def _most(span: Span) -> int:
+    return span if isinstance(span, int) else span.item(span.argmax())
+
+
 def _at(span: Span, turn: int) -> int:
     return span if isinstance(span, int) else span.item(turn)
 
 
 def _first(span: Span, count: int) -> Span:
-    return span if isinstance(span, int) else span[:count]
+    return span if isinstance(span, int) or len(span) == count else span[:count]
 
 
 def _sum(span: Span, count: int) -> int:
-    return span * count if isinstance(span, int) else int(span[:count].sum())
+    first = _first(span, count)
+    return first * count if isinstance(first, int) else int(first.sum())

@@ -22,7 +22,7 @@ def test_facts_of_one_instant_come_by_class_then_as_they_became_known() -> None:
         (10, FactClass.ARRIVAL, 1),
         (10, FactClass.WOKE, 0),
     ]
-    assert facts.take(10) is None
+    assert not facts.any()
 
 
 def test_facts_that_occur_while_the_host_works_are_delivered_when_it_is_done() -> None:
@@ -39,17 +39,20 @@ def test_facts_that_occur_while_the_host_works_are_delivered_when_it_is_done() -
     assert facts.take(50) == (51, FactClass.CANCEL, 3)
 
 
-def test_a_fact_is_taken_by_a_time_only_if_it_waits_or_occurs_by_then() -> None:
-    """What comes later stays; what waits is taken although something earlier has been."""
+def test_a_fact_is_there_by_a_time_if_it_waits_or_occurs_by_then() -> None:
+    """What comes later stays; what waits is there although something earlier has been taken."""
     facts = Facts()
-    assert facts.take(100, wait=False) is None
+    assert not facts.any_by(100)
     facts.add(10, FactClass.ARRIVAL, 1)
     facts.add(10, FactClass.PREPARED, 2)
     facts.add(30, FactClass.CANCEL, 3)
-    assert facts.take(9, wait=False) is None
-    assert facts.take(10, wait=False) == (10, FactClass.PREPARED, 2)
-    assert facts.take(10, wait=False) == (10, FactClass.ARRIVAL, 1)
-    assert facts.take(29, wait=False) is None
+    assert not facts.any_by(9)
+    assert facts.any_by(10)
+    assert facts.take(10) == (10, FactClass.PREPARED, 2)
+    assert facts.any_by(0)
+    assert facts.take(10) == (10, FactClass.ARRIVAL, 1)
+    assert not facts.any_by(29)
+    assert facts.any()
     assert facts.take(29) == (30, FactClass.CANCEL, 3)
 
 

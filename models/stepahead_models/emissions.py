@@ -140,6 +140,7 @@ class Emissions:
         """
         self.flush()
         self.times = np.concatenate([EMPTY, *self._times])
+        self._times.clear()
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
         return np.concatenate(self._segments, axis=1)

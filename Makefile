@@ -61,7 +61,7 @@ $(VENV)/.installed-dev: pyproject.toml | $(BIN)/python
 	@$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed-test
 
-$(COMPILED)/.installed-$(GUIDED): pyproject.toml tools/compiled_build.py \
+$(COMPILED)/.installed-$(GUIDED): pyproject.toml $(wildcard tools/compiled_*.py) \
 		$(shell find kernel models -name '*.py' -o -name '*.c') \
 		| $(COMPILED)/bin/python
 	@echo "compiling stepahead into $(COMPILED), which takes minutes ..."

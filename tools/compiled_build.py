@@ -12,8 +12,8 @@ to them. Nothing is written into the source tree, where extension modules would 
 compiles it twice, with GCC: first so that it counts where it goes while it replays a trace that
 ships, then by these counts.
 
-What is compiled is a copy in which dataclasses have the `__init__` that `dataclass` would make for
-them when they are imported, which would be interpreted; see `spelled_out`.
+What is compiled is a copy in which dataclasses have what `dataclass` would make for them when they
+are imported, which takes long and would be interpreted; see `spelled_out`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 #: At -O3 compiling takes half as long again, and a replay as long as before.
 _LEVEL: Final = "2"
+#: What `compiled_records` is called where it is installed, beside what mypyc puts there.
+_RECORDS: Final = "stepahead__records"
+#: What a plain dataclass leaves to it.
+_GIVEN: Final = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__"}
+#: What it may say in `dataclass(...)`, and what counts where it does not; slots it has anyway.
+_SETTINGS: Final = {"kw_only": "False", "frozen": "False", "eq": "True", "slots": ""}
 _SUFFIX: Final = ".pyd" if sys.platform == "win32" else ".so"
 #: GCC writes the counts beside an object file, and finds them there when it compiles that again.
 #: What no replay came to is compiled as without counts, and not for size.
@@ -99,22 +105,31 @@ def compiled_sources(root: Path, config: dict[str, Any]) -> list[Path]:
 def spelled_out(source: str) -> str:
     """Return a module whose dataclasses say more of themselves, each line at its old place.
 
-    To the first of the two blank lines behind a plain one, which is not frozen and has no base
-    class, goes its `__init__`; to the second, of each, what its fields are annotated with, of which
-    mypyc keeps the outermost class only.
+    To the first of the two blank lines behind a plain one, which has no base class and fields with
+    nothing special, goes its `__init__`; to the second what `compiled_records` gives it. Of others
+    goes there what their fields are annotated with, of which mypyc keeps the outermost class only.
     """
     lines = source.split("\n")
     for node in ast.parse(source).body:
-        if not isinstance(node, ast.ClassDef) or _settings(node) is None:
+        if not isinstance(node, ast.ClassDef) or (said := _settings(node)) is None:
             continue
         here = node.end_lineno or 0
         lines += [""] * (here + 2 - len(lines))
         if lines[here].strip() or lines[here + 1].strip():
             raise ValueError(f"two blank lines are missing behind the class {node.name}")
-        if _is_plain(node):
-            lines[here] = _init(node)
         annotations = {name: ast.unparse(kind) for name, kind, _ in _fields(node)}
-        lines[here + 1] = f'setattr({node.name}, "__annotations__", {annotations})'
+        if not _is_plain(node):
+            lines[here + 1] = f'setattr({node.name}, "__annotations__", {annotations})'
+            continue
+        named, frozen, eq, _ = (said.get(name, default) for name, default in _SETTINGS.items())
+        lines[node.decorator_list[0].lineno - 1] = (
+            f"@dataclass(init=False, repr=False, eq=False, kw_only={named})"
+        )
+        lines[here] = _init(node)
+        lines[here + 1] = (
+            f"from {_RECORDS} import complete_dataclass; "
+            f"complete_dataclass({node.name}, {annotations}, frozen={frozen}, eq={eq})"
+        )
     return "\n".join(lines)
 
 
@@ -130,22 +145,23 @@ def _fields(node: ast.ClassDef) -> list[_Field]:
     ]
 
 
-def _settings(node: ast.ClassDef) -> set[str] | None:
-    """Return what is on in a class's `dataclass(...)`; None if it is none."""
+def _settings(node: ast.ClassDef) -> dict[str, str] | None:
+    """Return what stands in a class's `dataclass(...)`; None if it is none."""
     for entry in node.decorator_list:
         if isinstance(entry, ast.Call) and ast.unparse(entry.func) == "dataclass":
-            return {str(word.arg) for word in entry.keywords if ast.unparse(word.value) == "True"}
+            return {str(word.arg): ast.unparse(word.value) for word in entry.keywords}
     return None
 
 
 def _is_plain(node: ast.ClassDef) -> bool:
-    settings, fields = _settings(node), _fields(node)
-    if settings is None or "frozen" in settings or node.bases or not fields:
+    own = {entry.name for entry in node.body if isinstance(entry, ast.FunctionDef)}
+    others = set(_settings(node) or ()) - _SETTINGS.keys()
+    if node.bases or own & _GIVEN or others or not _fields(node):
         return False
     return not any(
         ast.unparse(kind).startswith(("ClassVar", "InitVar"))
         or (_is_field(value) and _factory(value) is None)
-        for _, kind, value in fields
+        for _, kind, value in _fields(node)
     )
 
 
@@ -165,7 +181,7 @@ def _factory(value: ast.expr | None) -> str | None:
 
 def _init(node: ast.ClassDef) -> str:
     """Return an `__init__` in one line; None as an argument stands for what a factory makes."""
-    parameters = ["self", "*"] if "kw_only" in (_settings(node) or ()) else ["self"]
+    parameters = ["self", "*"] if "kw_only" in (_settings(node) or {}) else ["self"]
     body: list[str] = []
     for name, kind, value in _fields(node):
         factory, given = _factory(value), ast.unparse(kind)
@@ -196,14 +212,18 @@ def _copied(root: Path, config: dict[str, Any], work: Path) -> list[str]:
 
 
 def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
-    """Compile in ``work``; return the extension modules, in ``lib`` there."""
+    """Compile in ``work``; return what was built, in ``lib`` there."""
     # They are there where the hook is enabled, and of setuptools mypy knows no types.
     setuptools: Any = import_module("setuptools")
     mypyc: Any = import_module("mypyc.build")
+    records = work / "lib" / f"{_RECORDS}.py"
+    records.parent.mkdir()
+    shutil.copy(root / "tools" / "compiled_records.py", records)
     sources = _copied(root, config, work / "src")
     os.chdir(work / "src")  # compiled code names its lines by the path from here
     folders = [Path(package) for package in config["packages"]]
-    os.environ["MYPYPATH"] = os.pathsep.join(str(folder.parent) for folder in folders)
+    imported = [*(folder.parent for folder in folders), records.parent]
+    os.environ["MYPYPATH"] = os.pathsep.join(map(str, imported))
     translated = mypyc.mypycify(
         # The gate checks types, strictly; here they are only read.
         ["--config-file=", "--explicit-package-bases", f"--cache-dir={work / 'types'}", *sources],
@@ -245,7 +265,7 @@ def _with(flags: list[str], extensions: list[Any]) -> list[Any]:
 
 
 def _compiled(extensions: list[Any], work: Path) -> list[Path]:
-    """Compile the C code, all of it; return the extension modules."""
+    """Compile the C code, all of it; return what is in ``lib``."""
     setuptools: Any = import_module("setuptools")
     distribution = setuptools.Distribution({"name": "stepahead", "ext_modules": extensions})
     command = distribution.get_command_obj("build_ext")
@@ -253,7 +273,7 @@ def _compiled(extensions: list[Any], work: Path) -> list[Path]:
     command.force = True
     command.ensure_finalized()
     command.run()
-    return sorted(path for path in (work / "lib").rglob("*") if path.suffix == _SUFFIX)
+    return sorted(path for path in (work / "lib").rglob("*") if path.is_file())
 
 
 def demand_gcc() -> None:

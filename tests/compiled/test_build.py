@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
+from dataclasses import FrozenInstanceError, replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from textwrap import dedent
@@ -111,43 +113,111 @@ def test_a_source_tree_on_the_path_has_no_version() -> None:
         assert version.described().startswith("stepahead not installed (")
 
 
-def test_what_is_compiled_makes_its_records_as_dataclass_does() -> None:
-    """Each `__init__` that is spelled out takes and gives what the one of the sources does."""
+RECORDS = dedent(
+    """\
+    from dataclasses import dataclass, field
+
+    @dataclass(slots=True, kw_only=True)
+    class Plain:
+        left: int
+        right: tuple[int, ...] = (1, 2)
+        listed: list[int] = field(default_factory=list[int])
+        made: dict[int, int] = field(default_factory=lambda: {3: 4})
+
+
+    @dataclass(frozen=True)
+    class Frozen:
+        left: int | None = None
+
+
+    @dataclass(frozen=True, eq=False)
+    class Itself:
+        left: int
+
+
+    @dataclass(frozen=True)
+    class Special:
+        left: int
+        right: int = field(default=3, repr=False)
+
+
+    """
+)
+
+
+@pytest.fixture
+def records() -> list[dict[str, Any]]:
+    """Return the names of a module of dataclasses, as it stands and as it is compiled."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    import compiled_records  # noqa: PLC0415 # beside compiled_build
+    from compiled_build import spelled_out  # noqa: PLC0415 # as above
+
+    found: list[dict[str, Any]] = []
+    with patch.dict(sys.modules, {"stepahead__records": compiled_records}):
+        for text in (RECORDS, spelled_out(RECORDS)):
+            names: dict[str, Any] = {"__name__": __name__}
+            exec(compile(text, "records", "exec"), names)  # noqa: S102 # what is compiled is run
+            found.append(names)
+    return found
+
+
+def frozen(kind: type[Any], left: int) -> Any:  # noqa: ANN401 # a record of that kind
+    """Return a frozen record, whose `__init__` as it is spelled out only works compiled."""
+    record: Any = object.__new__(kind)
+    object.__setattr__(record, "left", left)
+    return record
+
+
+def test_what_is_compiled_keeps_its_lines() -> None:
+    """Of the lines of a source some that were blank say more, and what stands above a dataclass."""
     pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
     from compiled_build import spelled_out  # noqa: PLC0415 # as above
 
-    source = dedent(
-        """\
-        from dataclasses import dataclass, field
-
-        @dataclass(slots=True, kw_only=True)
-        class Plain:
-            left: int
-            right: tuple[int, ...] = (1, 2)
-            listed: list[int] = field(default_factory=list[int])
-            made: dict[int, int] = field(default_factory=lambda: {3: 4})
+    kept = zip(RECORDS.splitlines(), spelled_out(RECORDS).splitlines(), strict=True)
+    changed = [number for number, (before, after) in enumerate(kept, 1) if before != after]
+    assert changed == [3, 9, 10, 11, 14, 15, 16, 19, 20, 26]
 
 
-        @dataclass(frozen=True)
-        class Frozen:
-            left: int | None = None
-        """
-    )
-    changed = spelled_out(source)
-    kept = zip(source.splitlines(), changed.splitlines(), strict=False)
-    assert [after for before, after in kept if before not in ("", after)] == []
-    found: list[dict[str, Any]] = []
-    for text in (source, changed):
-        names: dict[str, Any] = {"__name__": __name__}
-        exec(compile(text, "records", "exec"), names)  # noqa: S102 # what is compiled is run
-        found.append(names)
-    ours, theirs = (names["Plain"](left=5) for names in found)
+def test_what_is_compiled_makes_its_records_as_dataclass_does(
+    records: list[dict[str, Any]],
+) -> None:
+    """Each `__init__` that is spelled out takes and gives what the one of the sources does."""
+    ours, theirs = (names["Plain"](left=5) for names in records)
     assert repr(ours) == repr(theirs) == "Plain(left=5, right=(1, 2), listed=[], made={3: 4})"
-    assert found[1]["Plain"](left=5).listed is not theirs.listed
-    assert "self.left = left" in changed.splitlines()[8]
-    assert found[1]["Plain"].__annotations__["right"] == "tuple[int, ...]"
-    assert found[1]["Frozen"].__annotations__ == {"left": "int | None"}
-    assert repr(found[1]["Frozen"](3)) == "Frozen(left=3)"
+    assert records[1]["Plain"](left=5).listed is not theirs.listed
+    kinds = {name: kind for name, kind in records[1].items() if hasattr(kind, "__annotations__")}
+    assert kinds["Plain"].__annotations__["right"] == "tuple[int, ...]"
+    assert kinds["Frozen"].__annotations__ == {"left": "int | None"}
+    assert kinds["Special"].__annotations__ == {"left": "int", "right": "int"}
+    for names in records:
+        assert repr(frozen(names["Frozen"], 3)) == "Frozen(left=3)"
+        assert repr(names["Special"](3)) == "Special(left=3)"
+        assert replace(names["Plain"](left=3), right=()) == names["Plain"](left=3, right=())
+
+
+def test_what_is_compiled_compares_as_dataclass_does(records: list[dict[str, Any]]) -> None:
+    """By its fields and its class, where nothing else is said; what can change has no hash."""
+    for names in records:
+        plain = names["Plain"]
+        assert plain(left=5) == plain(left=5) != plain(left=6)
+        assert plain.__hash__ is None
+        one, same, other = (frozen(names["Frozen"], left) for left in (5, 5, 6))
+        assert one == same != other
+        assert hash(one) == hash(same) == hash((5,))
+        one, same = (frozen(names["Itself"], 5) for _ in range(2))
+        assert one != same
+        assert hash(one) != hash((5,))
+
+
+def test_what_is_compiled_refuses_as_dataclass_does(records: list[dict[str, Any]]) -> None:
+    """In the same words."""
+    for names in records:
+        for kind in (names["Frozen"], names["Itself"]):
+            record = frozen(kind, 5)
+            with pytest.raises(FrozenInstanceError, match=r"^cannot assign to field 'left'$"):
+                record.left = 6
+            with pytest.raises(FrozenInstanceError, match=r"^cannot delete field 'left'$"):
+                del record.left
 
 
 def test_a_record_without_room_behind_it_is_named() -> None:

@@ -102,24 +102,37 @@ count_of(PyObject *array)
     return PyArray_SIZE((PyArrayObject *)array);
 }
 
-/* Whether something may lie in the memory of both. */
-static int
-may_overlap(PyObject *one, PyObject *two)
+/* Where the first and the last element of an array in memory are; 0 and 0 where it has none. */
+typedef struct {
+    npy_uintp low, high;
+} Extent;
+
+static inline Extent
+extent_of(PyObject *object)
 {
-    PyObject *arrays[2] = {one, two};
-    char *low[2], *high[2];
-    for (int which = 0; which < 2; which++) {
-        PyArrayObject_fields *array = FIELDS(arrays[which]);
-        low[which] = high[which] = array->data;
-        for (int axis = 0; axis < array->nd; axis++) {
-            npy_intp span = array->strides[axis] * (array->dimensions[axis] - 1);
-            if (array->dimensions[axis] == 0) {
-                return 0;
-            }
-            *(span < 0 ? &low[which] : &high[which]) += span;
+    PyArrayObject_fields *array = FIELDS(object);
+    Extent extent = {(npy_uintp)array->data, (npy_uintp)array->data};
+    for (int axis = 0; axis < array->nd; axis++) {
+        npy_intp span = array->strides[axis] * (array->dimensions[axis] - 1);
+        if (array->dimensions[axis] == 0) {
+            return (Extent){0, 0};
+        }
+        if (span < 0) {
+            extent.low += span;
+        }
+        else {
+            extent.high += span;
         }
     }
-    return low[0] < high[1] + sizeof(npy_int64) && low[1] < high[0] + sizeof(npy_int64);
+    return extent;
+}
+
+/* Whether something may lie in the memory of both. */
+static inline int
+may_overlap(PyObject *object, PyObject *other)
+{
+    Extent one = extent_of(object), two = extent_of(other);
+    return one.low < two.high + sizeof(npy_int64) && two.low < one.high + sizeof(npy_int64);
 }
 
 /* Dead arrays of one axis, complete but for the reference count. They spare a result four
@@ -164,7 +177,8 @@ make_row(PyArray_Descr *descr, npy_intp count, char *data)
     PyObject *row;
     Py_INCREF(descr);
     if (kept_count) {
-        row = PyObject_Init(kept[--kept_count], &FastArray);
+        row = kept[--kept_count];
+        _Py_NewReference(row);
         Py_SETREF(FIELDS(row)->descr, descr);
     }
     else {
@@ -1199,11 +1213,22 @@ METHOD(argsort)
 METHOD(copy)
 {
     PyArray_Descr *descr = FIELDS(self)->descr;
+    Operand numbers;
     if (BARE && (is_row(self, int64) || is_row(self, boolean))) {
         npy_intp count = count_of(self);
         PyObject *result = new_row(descr, count);
         if (result != NULL) {
             memcpy(FIELDS(result)->data, FIELDS(self)->data, count * size_of(descr));
+        }
+        return result;
+    }
+    if (BARE && read_operand(self, &numbers) && numbers.nd == 1) {
+        npy_int64 const *from = numbers.data;
+        npy_intp count = numbers.shape[1], step = numbers.step[1];
+        PyObject *result = new_row(int64, count);
+        npy_int64 *to = result == NULL ? NULL : AS_INTS(result);
+        for (npy_intp k = 0; to != NULL && k < count; k++) {
+            to[k] = from[k * step];
         }
         return result;
     }
@@ -1295,8 +1320,9 @@ METHOD(repeat)
         if (result != NULL) {
             npy_int64 *to = AS_INTS(result);
             for (npy_intp k = 0; k < count; k++) {
-                for (npy_int64 left = times.data[k * times.step[1]]; left > 0; left--) {
-                    *to++ = AS_INTS(self)[k];
+                npy_int64 number = AS_INTS(self)[k], *end = to + times.data[k * times.step[1]];
+                while (to < end) {
+                    *to++ = number;
                 }
             }
         }
@@ -1332,9 +1358,19 @@ METHOD(searchsorted)
             return int64_scalar(search(AS_INTS(self), *wanted.data, 0, count));
         }
         PyObject *result = new_row(int64, wanted.shape[1]);
+        npy_int64 last = NPY_MIN_INT64;
+        npy_intp place = 0;
         for (npy_intp k = 0; result != NULL && k < wanted.shape[1]; k++) {
             npy_int64 number = wanted.data[k * wanted.step[1]];
-            AS_INTS(result)[k] = search(AS_INTS(self), number, 0, count);
+            /* What is ascending is found near what was found last. */
+            npy_intp low = number < last ? 0 : place, reach = 1;
+            while (low + reach < count && AS_INTS(self)[low + reach] < number) {
+                low += reach;
+                reach *= 2;
+            }
+            place = search(AS_INTS(self), number, low, low + reach < count ? low + reach : count);
+            AS_INTS(result)[k] = place;
+            last = number;
         }
         return result;
     }
@@ -1363,21 +1399,29 @@ METHOD(tobytes)
     LEFT_TO_NUMPY(tobytes);
 }
 
+/* Return the numbers of a row, or of each row of a table, as a list. */
+static PyObject *
+list_of(npy_int64 const *numbers, int nd, npy_intp const *shape)
+{
+    PyObject *result = PyList_New(shape[0]);
+    for (npy_intp k = 0; result != NULL && k < shape[0]; k++) {
+        PyObject *item = nd == 1 ? PyLong_FromLongLong(numbers[k])
+                                 : list_of(numbers + k * shape[1], 1, shape + 1);
+        if (item == NULL) {
+            Py_CLEAR(result);
+        }
+        else {
+            PyList_SET_ITEM(result, k, item);
+        }
+    }
+    return result;
+}
+
 METHOD(tolist)
 {
-    if (BARE && is_row(self, int64)) {
-        npy_intp count = count_of(self);
-        PyObject *result = PyList_New(count);
-        for (npy_intp k = 0; result != NULL && k < count; k++) {
-            PyObject *number = PyLong_FromLongLong(AS_INTS(self)[k]);
-            if (number == NULL) {
-                Py_CLEAR(result);
-            }
-            else {
-                PyList_SET_ITEM(result, k, number);
-            }
-        }
-        return result;
+    int nd = FIELDS(self)->nd;
+    if (BARE && (nd == 1 || nd == 2) && is_solid(self, int64)) {
+        return list_of(AS_INTS(self), nd, FIELDS(self)->dimensions);
     }
     LEFT_TO_NUMPY(tolist);
 }
@@ -1407,8 +1451,10 @@ FUNCTION(arange)
     if (good && start >= 0 && stop >= 0 && step > 0) {
         npy_intp count = stop > start ? (stop - start - 1) / step + 1 : 0;
         PyObject *result = new_row(int64, count);
-        for (npy_intp k = 0; result != NULL && k < count; k++) {
-            AS_INTS(result)[k] = start + k * step;
+        npy_int64 *to = result == NULL ? NULL : AS_INTS(result);
+        UNROLLED
+        for (npy_intp k = 0; to != NULL && k < count; k++) {
+            to[k] = start + k * step;
         }
         return result;
     }

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from stepahead.arrays import EMPTY, Ints, Mask, arange, concatenate, quick
+from stepahead.arrays import EMPTY, ZERO, Ints, Mask, arange, concatenate, ints, quick
 
 UNKNOWN: Final = -1
 _LOOK: Final = 64  # keys of a prompt that are looked up first; most of them are new
@@ -122,10 +122,12 @@ class KeyIndex:
 
     def _recycle(self, kept: list[int]) -> None:
         """Take pages back in which nothing is known; grow unless that gives half of them."""
-        idle: Mask = self._owner >= 0
-        idle[kept] = False
+        used = ints(len(self._owner))
+        used.fill(0)
+        used[kept] = 1
         pages = self.key[self.key >= 0] >> _SHIFT
-        idle[pages + (self._offset[pages] >> _SHIFT)] = False
+        used[pages + (self._offset[pages] >> _SHIFT)] = 1
+        idle: Mask = (self._owner >= 0) & (used == ZERO)
         self._cells.reshape(-1, _PAGE)[idle] = UNKNOWN
         owners = self._owner[idle]
         self._offset[owners] = -owners << _BITS

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from msgspec.structs import replace
-
-from stepahead.arrays import Ints, quick
 from stepahead_models.tokens import Prompts
 from stepahead_models.traces import RequestPlan, Trace, block_keys
 from stepahead_models.workload import Workload, no_keys
@@ -46,12 +41,5 @@ def load_workload(
         cancel_after_ns=trace.cancel_after_ns,
         cancel_after_tokens=trace.cancel_after_tokens,
         priorities=trace.priorities,
-        block_keys=_keys_of(trace, block_size) if shares else no_keys,
+        block_keys=block_keys(trace, block_size).keys_of if shares else no_keys,
     )
-
-
-def _keys_of(trace: Trace, block_size: int) -> Callable[[int], Ints]:
-    """Return what gives the keys of a request, worked out with the kernel's arrays."""
-    keys = block_keys(trace, block_size)
-    quicker = replace(keys, group_first_keys=quick(keys.group_first_keys), steps=quick(keys.steps))
-    return quicker.keys_of

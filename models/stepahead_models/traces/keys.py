@@ -15,7 +15,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from stepahead.arrays import quick
 from stepahead_models.traces.columns import Trace
 
 
@@ -119,8 +118,8 @@ def _block_keys(  # noqa: PLR0913, PLR0917 - names a constructor's fields
         offsets=offsets,
         group_blocks=group_blocks,
         group_offsets=group_offsets,
-        group_first_keys=quick(group_first_keys),
-        steps=quick(steps),
+        group_first_keys=group_first_keys,
+        steps=steps,
     )
 
 

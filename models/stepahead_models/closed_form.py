@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stepahead.arrays import Ints, Mask, arange, quick
 from stepahead.commands import DispatchBatch, PrepareBatch
@@ -132,7 +133,7 @@ class UncheckedExecutor:
             counts = np.where(ends, np.minimum(counts, workload.eos_at + config.lookahead), counts)
         counts = np.maximum(counts, 0)
         self._request_cells: Final = counts.cumsum() - counts - prompts
-        self._tokens: Final = quick(self._outputs(counts))
+        self._tokens: Final = self._outputs(counts)
         #: By handle, of which there are at most as many as requests: its request, the place of the
         #: EOS token in the sequence, and what leads from a place to its cell among the tokens.
         self._requests: Final = quick(np.zeros(len(workload) + 1, dtype=np.int64))
@@ -148,13 +149,13 @@ class UncheckedExecutor:
         #: Cells further on, shape ``(steps, 1)``; grows with need.
         self._ahead = arange(64)[:, None]
 
-    def _outputs(self, counts: Ints) -> Ints:
+    def _outputs(self, counts: Ints) -> NDArray[np.int32]:
         """Return so many tokens of each request, those of one behind those of another."""
         model, eos = self._model, self._model.eos_token_id
         ends = counts.cumsum()
         # From here on a request's tokens are known by their cells instead of their places.
         words = self._request_words - self._request_cells.view(np.uint64) * _PLACE_FACTOR
-        tokens = np.empty(int(counts.sum()), dtype=np.int64)
+        tokens = np.empty(int(counts.sum()), dtype=np.int32)
         end = 0
         for first in range(0, len(counts), _WORKED_OUT_TOGETHER):
             some = slice(first, first + _WORKED_OUT_TOGETHER)
@@ -238,10 +239,10 @@ class UncheckedExecutor:
             begins = cells * self._going[handles]
             self._going[going_on] = 0
         places: Ints = begins if steps == 1 else (begins + self._ahead[:steps]).ravel()
-        tokens: Ints = self._tokens[places].reshape(steps, len(cells))
+        tokens = self._tokens[places].reshape(steps, len(cells))
         if begins is not cells:
             tokens[0] = self._tokens[cells]
-        return tokens
+        return quick(tokens.astype(np.int64))
 
     def _sampling(self, batch: PrepareBatch) -> Mask | None:
         """Tell which rows return a token; None: all do."""

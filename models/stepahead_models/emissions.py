@@ -51,9 +51,8 @@ class Emissions:
         self.extra = np.empty(0, dtype=np.int64)
         self._open = np.empty(0, dtype=np.int64)
         self._segments: Final[list[Ints]] = []
-        #: The times of what is worked through, and how many there are.
-        self._times: Final[list[Ints]] = []
-        self._count = 0
+        #: The times of what is worked through.
+        self._times: Final = bytearray()
         #: Buffered commands, and when the steps of each were out: the last one, and those before.
         self._commands: Final[list[EmitTokens]] = []
         self._lasts: Final[list[int]] = []
@@ -92,7 +91,8 @@ class Emissions:
         # All steps of a command but the last one came earlier; a command with drafts is one step.
         earlier = np.array([len(times) for times in self._earlier])
         spans = (earlier + 1).repeat(counts)
-        lasts = (earlier + 1).cumsum() + (self._count - 1)
+        before = len(self._times) // EMPTY.itemsize
+        lasts = (earlier + 1).cumsum() + (before - 1)
         lengths = spans
         if any(command.counts is not None for command in commands):
             lengths = np.concatenate([_lengths(command) for command in commands])
@@ -105,8 +105,8 @@ class Emissions:
         sums = np.add.reduceat(checksum_words(tokens, places), begins)
         np.add.at(self.checksums, handles, sums)
         self._link(handles, (lasts - earlier).repeat(counts), lasts.repeat(counts))
-        self._times.append(np.insert(concatenate(self._earlier), earlier.cumsum(), self._lasts))
-        self._count += len(self._times[-1])
+        times = np.insert(concatenate(self._earlier), earlier.cumsum(), self._lasts)
+        self._times.extend(times.tobytes())
         commands.clear()
         self._lasts.clear()
         self._earlier.clear()
@@ -139,8 +139,7 @@ class Emissions:
         Call it once, at the end.
         """
         self.flush()
-        self.times = np.concatenate([EMPTY, *self._times])
-        self._times.clear()
+        self.times = np.frombuffer(self._times, dtype=np.int64)
         live = np.flatnonzero(self.last >= 0)
         self._segments.append(np.stack([live, self._open[live], self.last[live]]))
         return np.concatenate(self._segments, axis=1)

@@ -31,7 +31,8 @@ _LITTLE: Final = sys.byteorder == "little"
 #: So many decisions are hashed at once.
 _HASHED_TOGETHER: Final = 1 << 12
 #: A run of like device steps: see `Recorder`.
-_RUN: Final = struct.Struct("=8q")
+_RUN: Final = struct.Struct("=6q")
+_TIME: Final = struct.Struct("=q")
 #: A dead row: see `Recorder`.
 _DEAD: Final = struct.Struct("=4q")
 #: So many numbers of a decision, whatever the byte order here.
@@ -69,12 +70,11 @@ class Recorder:
         self._undispatched: Final[set[int]] = set()
         self._emissions: Final = Emissions()
         self._kept: Final[list[EmitTokens] | None] = [] if keep_tokens else None
-        #: Runs of like steps: steps, first batch, rows, tokens, live rows, gap before the first,
-        #: and when that one started and ended.
+        #: Runs of like steps: steps, first batch, rows, tokens, live rows, gap before the first.
         self._step_runs: Final = bytearray()
-        #: When the steps of each run of several started and ended.
-        self._starts: Final[list[bytes]] = []
-        self._step_ends: Final[list[bytes]] = []
+        #: When each step started and ended.
+        self._starts: Final = bytearray()
+        self._step_ends: Final = bytearray()
         self._waiting_times: Final = array("q")
         self._waiting_counts: Final = array("q")
         self._decisions: Final = hashlib.sha256(b"stepahead decisions 1\n")
@@ -165,8 +165,10 @@ class Recorder:
         """A batch of ``tokens`` tokens runs on the NPU from ``span[0]`` to ``span[1]``."""
         live = int(count_nonzero(command.live))
         rows = live if command.pruned else len(batch.seats)
-        runs = self._step_runs
-        runs += _RUN.pack(1, batch.batch_id, rows, tokens, live, gap_ns, span[0], span[1])
+        runs, starts, ends = self._step_runs, self._starts, self._step_ends
+        runs += _RUN.pack(1, batch.batch_id, rows, tokens, live, gap_ns)
+        starts += _TIME.pack(span[0])
+        ends += _TIME.pack(span[1])
         handles, self._dispatched = self._dispatched, batch.handles
         if self._undispatched and handles is not batch.handles:
             started = self._undispatched.intersection(batch.handles.tolist())
@@ -186,11 +188,10 @@ class Recorder:
         self, batch_id: int, rows: int, tokens: int, starts: Ints, ends: Ints, gap_ns: int
     ) -> None:
         """The steady batches from ``batch_id`` on ran so many tokens each, all rows live."""
-        runs, count, span = self._step_runs, len(starts), (starts.item(0), ends.item(0))
-        runs += _RUN.pack(count, batch_id, rows, tokens, rows, gap_ns, span[0], span[1])
-        if count > 1:
-            self._starts.append(starts.tobytes())
-            self._step_ends.append(ends.tobytes())
+        runs, all_starts, all_ends = self._step_runs, self._starts, self._step_ends
+        runs += _RUN.pack(len(starts), batch_id, rows, tokens, rows, gap_ns)
+        all_starts += starts.tobytes()
+        all_ends += ends.tobytes()
 
     def _waste(self, outcome: Outcome) -> Waste:
         dead = np.frombuffer(self._dead, dtype=np.int64).reshape(-1, 4)
@@ -241,10 +242,11 @@ class Recorder:
         checksums[requests] = emissions.checksums[handles]
         extra = np.zeros(self._count, dtype=np.int64)
         extra[requests] = emissions.extra[handles]
-        runs = np.frombuffer(self._step_runs, dtype=np.int64).reshape(-1, 8)
-        starts = _step_times(runs[:, 0], runs[:, 6], self._starts)
-        ends = _step_times(runs[:, 0], runs[:, 7], self._step_ends)
-        steps, batches, rows, tokens, live, gaps = _merged(runs[:, :6], starts, ends)
+        runs = np.frombuffer(self._step_runs, dtype=np.int64).reshape(-1, 6)
+        # Views, not copies: a long run has millions of steps.
+        starts = np.frombuffer(self._starts, dtype=np.int64)
+        ends = np.frombuffer(self._step_ends, dtype=np.int64)
+        steps, batches, rows, tokens, live, gaps = _merged(runs, starts, ends)
         return RunRecord(
             arrivals_ns=self._arrivals,
             first_dispatches_ns=self._dispatches,
@@ -300,20 +302,6 @@ class Recorder:
                 count = None if counts is None else counts[column]
                 lists.setdefault(request, []).extend(command.tokens[:count, column].tolist())
         return {request: np.array(lists[request], dtype=np.int64) for request in sorted(lists)}
-
-
-def _step_times(steps: Ints, firsts: Ints, several: list[bytes]) -> Ints:
-    """Return a time of each step; shape ``(steps,)``.
-
-    Args:
-        steps: of each run, shape ``(runs,)``.
-        firsts: the time of the first of them, shape ``(runs,)``.
-        several: the times of the runs of several.
-    """
-    times = firsts.repeat(steps)
-    times[(steps > 1).repeat(steps)] = np.frombuffer(b"".join(several), dtype=np.int64)
-    several.clear()
-    return times
 
 
 def _merged(runs: Ints, starts: Ints, ends: Ints) -> Ints:

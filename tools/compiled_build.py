@@ -70,7 +70,7 @@ class CompiledBuild(BuildHookInterface[Any]):
                 "a compiled build does not follow its sources; install it without --editable, or "
                 "unset HATCH_BUILD_HOOKS_ENABLE"
             )
-        if _guided():
+        if is_guided():
             demand_gcc()
         self._folder = tempfile.TemporaryDirectory(prefix="stepahead-build-")
         work = Path(self._folder.name)
@@ -242,7 +242,7 @@ def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
         for folder in folders
         for path in sorted(folder.glob("_*.c"))
     ]
-    if not _guided():
+    if not is_guided():
         return _compiled([*translated, *in_c], work)
     # A loop in C that comes for several processors is settled on while its module is loaded, too
     # early to count; so what is in C stays as it is.
@@ -251,8 +251,9 @@ def _built(root: Path, config: dict[str, Any], work: Path) -> list[Path]:
     return _compiled([*_with(_COUNTED, translated), *in_c], work)
 
 
-def _guided() -> bool:
-    return os.environ.get("STEPAHEAD_GUIDED", "0") != "0"
+def is_guided() -> bool:
+    """Tell whether the environment asks for a guided build; 0 and nothing do not."""
+    return os.environ.get("STEPAHEAD_GUIDED", "") not in {"", "0"}
 
 
 def _with(flags: list[str], extensions: list[Any]) -> list[Any]:

@@ -98,6 +98,20 @@ def test_a_guided_build_names_the_compiler_that_it_cannot_use(
     )
 
 
+def test_a_build_is_guided_only_where_the_environment_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A variable that is set to nothing asks for nothing."""
+    pytest.importorskip("hatchling", reason="hatchling comes with the extra [dev]")
+    from compiled_build import is_guided  # noqa: PLC0415 # as above
+
+    monkeypatch.delenv("STEPAHEAD_GUIDED", raising=False)
+    assert not is_guided()
+    for said, guided in {"": False, "0": False, "1": True}.items():
+        monkeypatch.setenv("STEPAHEAD_GUIDED", said)
+        assert is_guided() is guided
+
+
 def test_the_version_says_which_build_it_is() -> None:
     """Both have the same name and number."""
     done = run("--version")

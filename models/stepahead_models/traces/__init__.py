@@ -1,7 +1,7 @@
 """Request traces: read them, change their load, plan how requests end, key their prompts.
 
-Needs msgspec and zstandard, which ``stepahead[cli]`` installs. A trace knows nothing of the kernel,
-whose arrays hold the keys, or of a device: it is what clients did.
+Needs msgspec and zstandard, which ``stepahead[cli]`` installs. A trace knows nothing of the kernel
+or of a device: it is what clients did.
 """
 
 from stepahead_models.traces.bundled import bundled_trace, demo_trace

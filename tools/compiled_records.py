@@ -1,8 +1,8 @@
 """What dataclasses of a compiled build have in common, where `dataclass` would write each its own.
 
 `compiled_build.py` brings this module along as `stepahead__records`, and has it called behind each
-class; see `spelled_out` there. What `dataclass` writes is compiled by Python at import, which is a
-tenth of what a replay costs before it begins.
+class; see `spelled_out` there. What `dataclass` writes is compiled by Python at import, at each
+start.
 """
 
 from __future__ import annotations

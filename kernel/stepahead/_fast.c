@@ -154,7 +154,7 @@ allocate(PyArrayObject_fields *row, npy_intp size)
     }
     row->data = data;
     row->flags |= NPY_ARRAY_OWNDATA;
-    row->mem_handler = Py_NewRef(PyDataMem_DefaultHandler);
+    Py_XSETREF(row->mem_handler, Py_NewRef(PyDataMem_DefaultHandler));
     return 1;
 }
 

@@ -288,7 +288,7 @@ class Host:
             self._recorder.select(repeat.selection(0, first + 1), walked.outs.item(0))
         starts, ends = walked.starts, walked.ends
         gap = starts.item(0) - ended_at
-        self._recorder.repeat(first + 1, shape.rows, shape.tokens, starts, ends, gap)
+        self._recorder.repeat(first + 1, shape, starts, ends, gap)
         self._dispatched = None
         _, *before = [self._outstanding.pop(first + ahead) for ahead in range(self._lookahead + 1)]
         behind = _later(before, repeat, turns, shape)

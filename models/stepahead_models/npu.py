@@ -58,7 +58,7 @@ class BatchShape:
         self.token_counts = token_counts
         self.sampling_rows = sampling_rows
         self.new_blocks = new_blocks
-        self.tokens = int(token_counts.sum()) if tokens < 0 else tokens
+        self.tokens = sum(token_counts.tolist()) if tokens < 0 else tokens
         #: Rows of the batch.
         self.rows = len(positions)
         #: Positions that are sampled from: one per sampling row, and every draft.
@@ -144,14 +144,16 @@ class RooflineNpu:
         """Return how long the NPU executes one batch."""
         tokens = shape.tokens
         compute = tokens * self.compute_units_per_token
-        kv_tokens = int(shape.positions.sum()) + tokens
+        # As a list: most batches have a handful of rows.
+        positions: list[int] = shape.positions.tolist()
+        kv_tokens = sum(positions) + tokens
         memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
         return max(compute, memory) // _UNITS_PER_NS + self.overhead_ns
 
     def repeat_ns(self, positions: Ints, steps: int) -> Ints:
         """Return how long each of ``steps`` decode steps in a row takes; see `NpuModel`."""
         rows = len(positions)
-        kv_tokens = int(positions.sum()) + rows
+        kv_tokens = sum(positions.tolist()) + rows
         overhead = self.overhead_ns * _UNITS_PER_NS
         memory = self.weights_ns * _UNITS_PER_NS + kv_tokens * self.memory_units_per_kv_token
         compute = rows * self.compute_units_per_token

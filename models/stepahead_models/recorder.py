@@ -22,6 +22,7 @@ from stepahead.commands import (
     RefuseRequest,
 )
 from stepahead_models.emissions import Emissions
+from stepahead_models.npu import BatchShape
 from stepahead_models.record import NEVER, Outcome, RunRecord, Waste, digest_tokens
 from stepahead_models.timelines import Timelines
 from stepahead_models.tokens import Ints
@@ -184,12 +185,13 @@ class Recorder:
                 handle, count = batch.handles.item(row), batch.token_counts.item(row)
                 dead += _DEAD.pack(handle, count, span[1] - span[0], tokens)
 
-    def repeat(  # noqa: PLR0913, PLR0917 - as many as of a single step
-        self, batch_id: int, rows: int, tokens: int, starts: Ints, ends: Ints, gap_ns: int
+    def repeat(
+        self, batch_id: int, shape: BatchShape, starts: Ints, ends: Ints, gap_ns: int
     ) -> None:
-        """The steady batches from ``batch_id`` on ran so many tokens each, all rows live."""
+        """The steady batches from ``batch_id`` on ran, each of this shape, all rows live."""
         runs, all_starts, all_ends = self._step_runs, self._starts, self._step_ends
-        runs += _RUN.pack(len(starts), batch_id, rows, tokens, rows, gap_ns)
+        rows = shape.rows
+        runs += _RUN.pack(len(starts), batch_id, rows, shape.tokens, rows, gap_ns)
         all_starts += starts.tobytes()
         all_ends += ends.tobytes()
 
